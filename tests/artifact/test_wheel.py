@@ -1,5 +1,5 @@
-"""The wheel has the package and nothing else of the tree, and runs without a clone. Each extra has the packages
-that its commands import."""
+"""The wheel has the package and nothing else of the tree, and runs without a clone. Each extra has the
+packages that its commands import."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ properties = dict(type="sql", uri="sqlite:///lake/catalog.db")
 assert load_catalog("default", **properties).load_table("lake.messages").scan().to_arrow().num_rows == 1
 LakeTable("other", properties, "lake.messages").load()
 """
-#: A command of each extra, and a part of its output; `serve` runs a server. `dev` is the environment of tests.
+#: A command of each extra, and a part of its output; `serve` runs a server. `dev` is for tests.
 COMMANDS = {
     "": ("tidemark cat lines", "1"),
     "archive": (

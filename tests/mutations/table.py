@@ -552,6 +552,53 @@ a response without an entity tag gets a weak one
 a watch of a deleted stream is registered
     service.watch:begin_watches caught by service/test_watch.py
     [record for record in found.values() if not record.deleted] => list(found.values())
+a client that waits gets the entries of the next call of its id
+    proxy.calls:Calls.until caught by proxy/test_calls.py
+    incarnation not in {None, reading.record.incarnation} => False
+a call that has ended is waited for
+    proxy.calls:Calls.until caught by proxy/test_calls.py
+    is_enough(call) or call.has_ended => is_enough(call)
+an answer is written behind that of an earlier call
+    proxy.calls:Calls.open_answer caught by proxy/test_calls.py
+    if head.tail.offset: => if False:
+the answer of the next call is removed with this call
+    proxy.calls:Calls.remove caught by proxy/test_calls.py
+    (answer_key(call_id), call_key(call_id)) => (call_key(call_id), answer_key(call_id))
+the removal of a call does not stop its upstream
+    proxy.pipe:_Piping.watch caught by proxy/test_calls.py
+    self.stop(ABORTED) => pass
+an answer that is cut is closed under a sequence number that may be used
+    proxy.pipe:_Piping.finish caught by proxy/test_calls.py
+    await (self.cut() if error else self.write(close=True)) => await self.write(close=True)
+a write of unknown outcome is not repeated
+    proxy.pipe:retry_while_storage_fails caught by proxy/test_calls.py
+    errors.OutcomeUnknown, => errors.Busy,
+each byte of an answer postpones its batch
+    proxy.pipe:_Piping.copy
+        caught by proxy/test_proxy.py::test_an_answer_that_comes_in_drips_is_written_before_it_ends
+    due_at = due_at if self._batch else time.monotonic() + limits.linger
+        => due_at = time.monotonic() + limits.linger
+an answer without a content type has an empty one
+    proxy.pipe:_Piping.pipe caught by proxy/test_proxy.py::test_an_answer_without_a_content_type_is_bytes
+    header_of(answer, b'content-type') or DEFAULT => header_of(answer, b'content-type')
+only the last address of a name is tried
+    proxy.upstream:_Checked.connect_tcp caught by proxy/test_proxy.py::test_each_address_of_a_name_is_tried
+    for address in first: => for address in ():
+an upstream's headers are found in lower case alone
+    proxy.upstream:header_of caught by proxy/test_proxy.py::test_an_answer_becomes_a_stream
+    sent.lower() == name => sent == name
+an upstream's key keeps the end of its line
+    proxy.upstream:load_key caught by proxy/test_proxy.py::test_an_answer_becomes_a_stream
+    key.strip().encode => key.encode
+an Idempotency-Key is good for another URL
+    http.proxy:Proxy._answered caught by proxy/test_proxy.py::test_a_repeated_request_calls_once
+    _digest(key, order.method, order.url, order.body) => _digest(key, order.body)
+a page backwards is closed though the tail is later
+    service.start_point:read_back caught by service/test_start_point.py
+    closed=end == tail.offset and tail.closed => closed=tail.closed
+a socket's data go across a gap
+    log.read:load_news caught by service/test_watch.py
+    behind and entry.end != behind[0].start => False
 """
 
 BUGS = [_bug(block) for block in re.split(r"^(?=\S)", _TABLE.strip(), flags=re.MULTILINE) if block]

@@ -41,7 +41,7 @@ class UpstreamHandler(BaseHTTPRequestHandler):
     def start(self, status: int = 200, content_type: str = "text/event-stream", **headers: str) -> None:
         self.send_response(status)
         for name, value in ({"content-type": content_type} | headers).items():
-            self.send_header(name.replace("_", "-"), value)
+            self.send_header(name.replace("_", "-").title(), value)
         self.send_header("connection", "close")
         self.end_headers()
 
@@ -87,7 +87,7 @@ def never_ends(handler: UpstreamHandler) -> None:
     """Says `first`, and waits: until a test lets it go on, then until nobody reads it."""
     handler.start()
     handler.wfile.write(b"first ")
-    handler.upstream.go_on.wait(30)
+    handler.upstream.go_on.wait(2 * PATIENCE_SECONDS)
     for _ in range(600):
         handler.wfile.write(b"more ")
         threading.Event().wait(0.05)
@@ -153,7 +153,7 @@ class Client:
 
 @pytest.fixture
 def client(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setenv("MODEL_KEY", "marked-key")
+    monkeypatch.setenv("MODEL_KEY", "marked-key\n")
     allowed = f"{upstream.url}/* name=model key=env:MODEL_KEY, http://*.test/* name=wild"
     settings = Settings(proxy_allow=allowed, authorization=AuthorizationSettings(secret=SECRET))
     with server_in_memory(settings) as url, httpx.Client(base_url=url, timeout=60) as http:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.conftest import Upstream, never_ends, says, steps
+from tests.proxy.conftest import Behaviour, Upstream, never_ends, says, steps
 from tests.waiting import PATIENCE_SECONDS
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import OutcomeUnknown, StreamNotFound
@@ -18,12 +18,13 @@ from tidemark.protocol.offset import EARLIEST
 from tidemark.protocol.proxy import parse_allowed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.proxy import calls, pipe
-from tidemark.proxy.calls import ANSWERS, Calls, Order, RequestBody, answer_key
+from tidemark.proxy.calls import ANSWERS, BYTES, Calls, Order, RequestBody, answer_key
 from tidemark.proxy.pipe import carry_out
 from tidemark.server.system import EmbeddedSystem
 from tidemark.service.append import AppendRequest
 from tidemark.service.delete import delete
 from tidemark.service.read import Reading, read
+from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 
 ID = "0" * 36
@@ -103,20 +104,29 @@ def test_a_process_that_ends_in_the_middle_of_a_write_closes_the_answer_behind_i
     storage.run(scenario)
 
 
-def test_an_answer_whose_write_has_an_unknown_outcome_is_closed_behind_it(storage: Storage) -> None:
-    storage.upstream.behave = says(b"written")
+@pytest.mark.parametrize(
+    ("behave", "failures", "error"),
+    [(says(b"first "), 1, ""), (never_ends, 9, "cut off: the server failed")],
+)
+def test_an_answer_whose_write_has_an_unknown_outcome_is_closed_behind_it(
+    storage: Storage, behave: Behaviour, failures: int, error: str
+) -> None:
+    storage.upstream.behave = behave
+    left = failures
 
     async def append(key: StreamKey, request: AppendRequest) -> Outcome:
+        nonlocal left
         outcome = await storage.system.backend.append(key, request)
-        if key.bucket == ANSWERS and request.body:
+        if key.bucket == ANSWERS and request.body and left:
+            left -= 1
             raise OutcomeUnknown
         return outcome
 
     async def scenario() -> None:
         await storage.piping(await storage.begin(), storage.calls(append))
         reading, call = await storage.answer(), await storage.calls().load(ID)
-        assert (reading.data, reading.page.closed) == (b"written", True)
-        assert call.error == "cut off: the server failed"
+        assert (reading.data, reading.page.closed) == (b"first ", True)
+        assert call.error == error
 
     storage.run(scenario)
 
@@ -170,7 +180,13 @@ def test_a_process_whose_call_was_deleted_writes_nothing_into_the_next_one(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it does not learn of the removal, and the next call has the same id."""
-    until = Calls.until
+    until, removed = Calls.until, list[str]()
+
+    def remove(stores: Stores, key: StreamKey) -> None:
+        removed.append(key.bucket)
+        delete(stores, key)
+
+    monkeypatch.setattr(calls, "delete", remove)
 
     async def scenario() -> None:
         storage.upstream.behave = steps(b"old 1 ", b"old 2 ")
@@ -181,9 +197,12 @@ def test_a_process_whose_call_was_deleted_writes_nothing_into_the_next_one(
         monkeypatch.setattr(Calls, "until", until)
         await storage.calls().remove(ID)
         storage.upstream.behave = steps(b"new 1 ", b"new 2 ")
+        assert removed == [ANSWERS, calls.CALLS], "the next call's answer is not removed with this call"
         new = await storage.begin()
         assert new.incarnation != old.incarnation
         assert [await storage.calls().take(order) for order in (old, new, new)] == [False, True, False]
+        with pytest.raises(StreamNotFound):
+            await storage.calls().until(ID, lambda _: True, PATIENCE_SECONDS, old.incarnation)
         repeated = storage.piping(new)
         await storage.answered(b"new 1 ")
         storage.upstream.go_on.set()
@@ -211,13 +230,18 @@ def test_the_news_that_a_call_is_another_one_stops_its_process(storage: Storage)
     storage.run(scenario)
 
 
-def test_an_answer_that_outlived_its_call_is_not_continued(storage: Storage) -> None:
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_an_answer_that_outlived_its_call_is_not_continued(storage: Storage, is_closed: bool) -> None:
     """It was read for longer than its call, which has expired. The next call of this id fails, and a
     repetition takes another id."""
     storage.upstream.behave = says(b"one")
 
     async def scenario() -> None:
-        await storage.piping(await storage.begin())
+        if is_closed:
+            await storage.piping(await storage.begin())
+        else:
+            await storage.calls().open_answer(await storage.begin(), "text/plain")
+            await storage.system.backend.append(answer_key(ID), AppendRequest(BYTES, b"one"))
         await storage.system.backend.call(delete, calls.call_key(ID))
         storage.upstream.behave = says(b"two")
         await storage.piping(await storage.begin())
@@ -238,5 +262,6 @@ def test_a_call_that_was_taken_for_lost_gets_no_answer_any_more(storage: Storage
             await storage.calls().open_answer(order, "text/plain")
         call = await storage.calls().load(ID)
         assert (call.error, call.content_type, call.has_failed) == (calls.LOST, None, True)
+        assert await storage.calls().until(ID, lambda _: False, 1.0) == call, "no entry follows"
 
     storage.run(scenario)

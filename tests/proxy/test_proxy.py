@@ -59,6 +59,31 @@ def test_a_slow_reader_of_the_npm_client_gets_an_answer_whole(client: Client) ->
     run_node(SLOW_READER, ANSWER=client.ask().headers["Location"], WHOLE=b"".join(events).decode())
 
 
+def test_an_answer_without_a_content_type_is_bytes(client: Client) -> None:
+    client.upstream.behave = says(b"x", content_type="")
+    assert client.ask().headers["Upstream-Content-Type"] == "application/octet-stream"
+
+
+@pytest.mark.parametrize("addresses", [["127.0.0.1", "127.0.0.9"], ["127.0.0.9", "127.0.0.1"]])
+def test_each_address_of_a_name_is_tried(
+    client: Client, monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    """The upstream listens at one of them."""
+    monkeypatch.setattr(upstream, "resolve_host", lambda _host, _port: addresses)
+    assert client.ask().status_code == 201
+
+
+def test_an_answer_that_comes_in_drips_is_written_before_it_ends(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is due some time after its first byte, not after its last one."""
+    monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=CallLimits(linger=1.0)))
+    client.upstream.behave = drips
+    location = client.ask().headers["Location"]
+    assert client.http.get(f"{location}&offset=-1&live=long-poll").content.startswith(b".")
+    assert client.http.patch(f"{location}&action=abort").status_code == 204
+
+
 def test_an_answer_is_read_while_it_comes_and_can_be_stopped(client: Client) -> None:
     client.upstream.behave = never_ends
     location = client.ask().headers["Location"]
@@ -382,6 +407,7 @@ def test_a_repeated_request_calls_once(client: Client) -> None:
     assert len({httpx.URL(answer.headers["Location"]).path for answer in answers}) == 1
     assert len(client.upstream.requests) == 1
     assert client.ask(KEY, content=b"other").status_code == 409
+    assert client.ask(KEY, "/other").status_code == 409
     others = [client.ask({"Idempotency-Key": "k2"}), client.ask(KEY | client.token(subject="bob"))]
     paths = {httpx.URL(answer.headers["Location"]).path for answer in (*answers, *others)}
     assert (len(paths), len(client.upstream.requests)) == (3, 3), "bob has a call of his own"

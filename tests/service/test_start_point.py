@@ -173,6 +173,10 @@ def test_a_page_backwards_of_large_messages_has_fewer_and_ends_where_it_must() -
         read_back(scene.process(), KEY, scene.ends[1], 5)
     with pytest.raises(HistoryGone):
         read_back(scene.process(), KEY, scene.ends[-1] + 1, 5)
+    append(scene.stores, KEY, [append_request(b"", close=True)])
+    for before, is_last in ((scene.ends[5], True), (scene.ends[4], False)):
+        page = read_back(scene.process(), KEY, before, 1).page
+        assert (page.up_to_date, page.closed) == (is_last, is_last)
 
 
 def test_counting_stops_before_it_reads_a_whole_packed_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import World, a_key
 from tidemark.log.records import StreamRecord
+from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import SoftDeleted, StreamNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -60,3 +61,15 @@ def test_a_stream_that_is_gone_is_not_registered(world: World) -> None:
     found = begin_watches(process.stores, [deleted, never], registered.extend)
     assert [type(found[key]) for key in (deleted, never)] == [SoftDeleted, StreamNotFound]
     assert registered == []
+
+
+def test_news_begin_behind_a_gap_in_the_log(world: World) -> None:
+    process, key = world.process(), a_key()
+    record, table = process.create(key).head.record, process.stores.table
+    for body in (b"ab", b"cd", b"ef"):
+        process.append(key, body)
+    lost = table.query(log_pk(key, record.incarnation))[0][1]
+    table.delete_many([{name: lost[name] for name in ("pk", "sk")}])
+    tail, news = load_tail(process.stores, record, 0)
+    assert news is not None
+    assert (tail.offset, news.start, news.stored) == (6, 4, b"ef")
