@@ -304,6 +304,8 @@ def test_start_points_and_times_are_those_of_what_is_left() -> None:
         left[len(left) // 2]
     ]
     assert calls == {"GetItem": 1, "Query": 2, "GetRange": 1}
+    oldest = read_back(stores, scene.KEY, left[1][0], 2)
+    assert (list(messages(oldest)), oldest.page.compacted) == (left[:2], True), "its entity tag depends on it"
     written = {change.end: change.time_ms for change in rows.log}
     for count in range(1, len(left), 5):
         found = find_start(stores, scene.KEY, LastMessages(count))

@@ -599,6 +599,10 @@ a page backwards is closed though the tail is later
 a socket's data go across a gap
     log.read:load_news caught by service/test_watch.py
     behind and entry.end != behind[0].start => False
+a page backwards has the entity tag that it had before the compaction
+    service.start_point:read_back
+        caught by janitor/test_compact.py::test_start_points_and_times_are_those_of_what_is_left
+    compacted=start < record.compacted => compacted=False
 """
 
 BUGS = [_bug(block) for block in re.split(r"^(?=\S)", _TABLE.strip(), flags=re.MULTILINE) if block]
