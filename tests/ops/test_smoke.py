@@ -56,7 +56,7 @@ def test_smoke_creates_appends_reads_waits_and_deletes(
         "long-poll ",
         "silence ",
         "socket ",
-        "told ",
+        "received ",
         "delete ",
         "gone      404",
         "all as",
@@ -104,8 +104,8 @@ def test_smoke_says_that_it_has_skipped_the_socket_where_there_is_none(
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        ([], "told nothing for"),
-        ([WATCHED], "told nothing for"),
+        ([], "no message for"),
+        ([WATCHED], "no message for"),
         ([WATCHED, WATCHED | {"offset": f"{6:016}"}], "not 0000000000000005"),
         ([{"stream": "/v1/stream/a", "status": 503, "error": "no"}], "refused"),
     ],
@@ -115,7 +115,7 @@ def test_smoke_fails_where_a_socket_tells_another_thing_or_nothing(
     monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]], said: str
 ) -> None:
     """Only for what does not come the wait is short."""
-    patience_seconds = 0.2 if said == "told nothing for" else 60
+    patience_seconds = 0.2 if said == "no message for" else 60
     with pytest.raises(smoke.SmokeFailed, match=said):
         watched_by_a_socket_of(monkeypatch, 200, answers, patience_seconds)
 

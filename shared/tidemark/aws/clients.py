@@ -99,7 +99,7 @@ def _refuse_cut_reply(operation_model: Any, response_dict: dict[str, Any], **_: 
 
 
 def _retry_cut_reply(response: Any, **_: Any) -> None:
-    """Set the reply's status to the parsed one, because botocore decides by it about a retry."""
+    """Copy the parsed status to the reply, because it decides about a retry."""
     if response is not None:
         http, parsed = response
         http.status_code = parsed["ResponseMetadata"].get("HTTPStatusCode", http.status_code)
@@ -142,7 +142,7 @@ def load_parameter(name: str) -> str:
 
 def save_parameter(name: str, value: str) -> None:
     """Write a new encrypted text to SSM's parameter store. Raises ParameterUnavailable, also if it exists."""
-    with _parameter_failures(f"The parameter {name} cannot be kept"):
+    with _parameter_failures(f"The parameter {name} cannot be written"):
         ssm = make_client("ssm", **_PROMPT)
         ssm.put_parameter(Name=name, Value=value, Type="SecureString", Overwrite=False)
 

@@ -57,7 +57,7 @@ class StorageClock:
             if abs(before - self._ahead) > TOLERATED_SECONDS:
                 ahead = f"{abs(self._ahead):.0f} s {'ahead of' if self._ahead > 0 else 'behind'}"
                 _log.warning(
-                    "This machine's clock is %s storage's, by which it goes now; set it right", ahead
+                    "This machine's clock is %s storage's, whose time is used now; correct this clock", ahead
                 )
 
     def now_ms(self) -> int:

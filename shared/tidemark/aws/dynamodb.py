@@ -46,7 +46,7 @@ _OUT_OF_REACH: Final = frozenset(
     }
 )
 
-#: The required members of a 200, or its only possible ones. Any other reply belongs to another operation.
+#: Members that a reply of 200 must have, or may have at most. Another reply is another operation's.
 _ALWAYS: Final = {
     "Query": "Items",
     "Scan": "Count",

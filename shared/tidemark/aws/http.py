@@ -192,7 +192,7 @@ def missing(headers: Mapping[str, str], body: bytes) -> str | None:
     length = headers.get("content-length")
     if length is None:
         if headers.get("transfer-encoding", "").lower() != "chunked":
-            return "the reply does not say how long it is"
+            return "the reply has no length"
     elif length != str(len(body)):
         return f"the reply has {len(body)} bytes and promises {length}"
     checksum = headers.get("x-amz-crc32")

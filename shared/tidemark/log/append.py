@@ -62,7 +62,7 @@ def put_producer(incarnation: str, state: ProducerState) -> tables.Write:
 
 def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -> None:
     """Raise TailMoved unless the existing item is the entry itself."""
-    assert existing is not None, "a refused write names the item that is there"
+    assert existing is not None, "a refused write returns the existing item"
     winner = schema.decode_state(existing)
     if winner.append_id != entry.append_id:
         raise TailMoved(winner)

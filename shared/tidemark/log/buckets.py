@@ -1,7 +1,7 @@
 """Buckets in the table: one item with a count of streams, in one partition with the streams.
 
 The transaction that creates or ends a stream also changes the count. The count is therefore right after any
-crash, and a bucket with count zero is empty when it is deleted.
+crash, and only a bucket with count zero is deleted.
 
 Buckets are listed from one more entry for each bucket, all in one partition
 (`docs/internals/adr/0013-listings.md`). The bucket's own transactions write this entry.
@@ -53,7 +53,7 @@ def create_bucket(table: tables.Table, record: BucketRecord) -> None:
         table.transact([bucket, tables.Write(schema.bucket_entry_key(record.bucket))])
     except tables.TransactionRefused as refused:
         existing = refused.existing[0]
-        assert existing is not None, "a refused creation names what is there"
+        assert existing is not None, "a refused creation returns the existing item"
         if schema.is_end_mark(existing):
             if refused.maybe_landed:
                 raise OutcomeUnknown from refused

@@ -195,7 +195,7 @@ def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, 
     """Check the item that a refused creation found. Return if it is the stream of this creation, or that
     stream's end mark: the response to an earlier try was lost. Raises StreamExists or DatedTooEarly for
     another stream, and OutcomeUnknown if this creation may have succeeded before the other one."""
-    assert existing is not None, "a refused creation names what is there"
+    assert existing is not None, "a refused creation returns the existing item"
     if schema.is_end_mark(existing):
         mark = schema.decode_end_mark(existing)
         if mark.ended_id == record.incarnation:

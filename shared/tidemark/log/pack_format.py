@@ -265,18 +265,18 @@ class PackWriter:
 def decode_index(encoded: bytes) -> PackIndex:
     """Return the index. Raises CorruptPack, also for a version that this release does not know."""
     if len(encoded) <= _INDEX_HEAD.size:
-        raise CorruptPack(f"an index has no {len(encoded)} bytes")
+        raise CorruptPack(f"an index cannot have {len(encoded)} bytes")
     version, offset = _INDEX_HEAD.unpack_from(encoded)
     if version not in _ENTRIES:
         raise CorruptPack(f"the pack has version {version}, and this release reads up to {COMPACTED_VERSION}")
     entry = _ENTRIES[version]
     if (len(encoded) - _INDEX_HEAD.size) % entry.size:
-        raise CorruptPack(f"an index has no {len(encoded)} bytes")
+        raise CorruptPack(f"an index cannot have {len(encoded)} bytes")
     blocks, first_byte = [], _HEADER.size
     for *lengths, data_bytes, stored_bytes, checksum in entry.iter_unpack(encoded[_INDEX_HEAD.size :]):
         end = offset + (lengths[0] if lengths else data_bytes)
         if not 0 < data_bytes <= end - offset:
-            raise CorruptPack(f"the block at {offset} has no {data_bytes} bytes")
+            raise CorruptPack(f"the block at {offset} cannot have {data_bytes} bytes")
         blocks.append(BlockEntry(offset, end, data_bytes, first_byte, stored_bytes, checksum))
         offset = end
         first_byte += stored_bytes
@@ -286,12 +286,12 @@ def decode_index(encoded: bytes) -> PackIndex:
 def read_index(pack: bytes) -> PackIndex:
     """Return the index of a whole object. Raises CorruptPack."""
     if len(pack) < _HEADER.size + _FOOTER.size or _HEADER.unpack_from(pack)[0] != MAGIC:
-        raise CorruptPack("the object does not begin as a pack does")
+        raise CorruptPack("the object does not begin with the header of a pack")
     behind_index = len(pack) - _FOOTER.size
     index_bytes, checksum, magic = _FOOTER.unpack_from(pack, behind_index)
     encoded = pack[max(0, behind_index - index_bytes) : behind_index]
     if magic != MAGIC or zlib.crc32(encoded) != checksum:
-        raise CorruptPack("the object does not end as a pack does")
+        raise CorruptPack("the object does not end with the footer of a pack")
     return decode_index(encoded)
 
 
@@ -323,7 +323,7 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
     except fast_zlib().error as failure:
         raise CorruptPack(f"the block at {entry.start} is not deflated: {failure}") from failure
     if not inflating.eof or len(plain) < _COUNTS.size:
-        raise CorruptPack(f"the block at {entry.start} has another size")
+        raise CorruptPack(f"the block at {entry.start} has a wrong size")
     messages, appends, batches = _COUNTS.unpack_from(plain)
     edges = [_COUNTS.size]
     for count, width in ((messages, 4), (appends, 4), (batches, 4), (batches, 8)):
@@ -331,7 +331,7 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
     has_gaps = len(plain) - edges[-1] > size
     edges.append(edges[-1] + has_gaps * messages * 8)
     if len(plain) - edges[-1] != size:
-        raise CorruptPack(f"the block at {entry.start} has another size")
+        raise CorruptPack(f"the block at {entry.start} has a wrong size")
     block = Block(
         data=plain[edges[-1] :],
         lengths=_from_bytes("I", plain[edges[0] : edges[1]]),

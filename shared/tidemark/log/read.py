@@ -335,7 +335,9 @@ def _load_parts(parts: Sequence[_Part], fill: Fill, ahead: RecentBatches | None)
         is_next = later.span is earlier.span and later.piece.start == earlier.piece.end
         if is_next and not later.piece.checksums.follow(earlier.piece.checksums):
             _log.error(
-                "a log is damaged: %s at %d does not follow what is before", later.span.pk, later.piece.start
+                "a log is damaged: %s at %d does not follow the batch before",
+                later.span.pk,
+                later.piece.start,
             )
             raise Damaged
     batches = []

@@ -18,7 +18,7 @@ class RetainedMoved(Exception):
     """Another process trimmed or ended the stream or published a snapshot; `latest` is the current record."""
 
     def __init__(self, latest: StreamRecord | None) -> None:
-        super().__init__("what is retained has moved")
+        super().__init__("the retained offset has moved")
         self.latest = latest
 
 

@@ -17,7 +17,7 @@ from tidemark.protocol.stream_key import StreamKey
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
 """Runs the same call for several arguments, some in parallel (`service/stores.py`)."""
-#: The parallel calls of `Each`.
+#: The most parallel calls of `Each`.
 _AT_ONCE: Final = 16
 
 #: Sorts before any character of an address.

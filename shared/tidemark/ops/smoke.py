@@ -128,8 +128,10 @@ def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
     except (httpx.HTTPError, OSError, WebSocketException) as failed:
         raise SmokeFailed(f"socket: {failed!r}") from failed
     if now.get("offset") != tail.offset:
-        raise SmokeFailed(f"socket: told {now}, not {tail.offset}")
-    print(f"          told {(time.monotonic() - started) * 1000:.0f} ms after the append was acknowledged")
+        raise SmokeFailed(f"socket: received {now}, not {tail.offset}")
+    print(
+        f"          received {(time.monotonic() - started) * 1000:.0f} ms after the append was acknowledged"
+    )
 
 
 def _told(socket: ClientConnection) -> dict[str, Any]:
@@ -138,7 +140,7 @@ def _told(socket: ClientConnection) -> dict[str, Any]:
         return parse_messages(socket.recv(timeout=_WOKEN_SECONDS))[0]
     except TimeoutError:
         raise SmokeFailed(
-            f"socket: told nothing for {_WOKEN_SECONDS:.0f} s; the notifier's log says why"
+            f"socket: no message for {_WOKEN_SECONDS:.0f} s; the notifier's log says why"
         ) from None
 
 

@@ -137,7 +137,7 @@ def parse_if_match(value: str | None) -> IfMatch | None:
 INTERVAL_SECONDS: Final = 20
 #: October 9, 2024 00:00:00 UTC, the protocol's default epoch, in Unix seconds.
 EPOCH_SECONDS: Final = 1_728_432_000
-#: Two incarnations share a mark once in 67 million. The other bits of a safe integer count for 85 years.
+#: Two incarnations share a mark once in 67 million. The other bits count intervals for 85 years.
 MARK_BITS: Final = 26
 #: No cursor could follow this one.
 LIMIT: Final = MAX_SAFE_INTEGER >> MARK_BITS << MARK_BITS

@@ -50,7 +50,7 @@ def check_same_configuration(existing: StreamConfiguration, requested: StreamCon
 #: A read visits each generation's log at most once, and the item that lists them must stay small.
 MAX_GENERATIONS: Final = 32
 
-#: The start of a stream as other servers write it. Clients and the official suite fork there in this form.
+#: The start of a stream as other servers write it; some clients and the official suite send it to fork there.
 _BEGINNINGS: Final = frozenset({"-1", "0" * 16 + "_" + "0" * 16})
 
 
@@ -102,7 +102,7 @@ def check_generation(generation: int) -> None:
 
 def check_same_fork(existing: ForkPoint | None, requested: ForkPoint | None) -> None:
     """Raise Conflict unless a repeated PUT describes the existing fork (§4.2, idempotent creation). A request
-    without an offset matches the tail of the first time."""
+    without an offset matches any offset."""
     if existing is None or requested is None:
         if existing is not requested:
             raise Conflict("Stream exists and is not that fork; Stream-Forked-From must match")

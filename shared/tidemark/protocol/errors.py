@@ -246,9 +246,7 @@ class ContentTypeMismatch(Conflict):
     def __init__(self, expected: str, received: str) -> None:
         hint = ""
         if received == "application/x-www-form-urlencoded":
-            hint = (
-                f"; add the header Content-Type: {expected} (curl -d sends a form's type unless it is told)"
-            )
+            hint = f"; add the header Content-Type: {expected} (curl -d sends a form's type by default)"
         super().__init__(f"Content type mismatch: expected {expected}, got {received}{hint}")
 
 
@@ -458,7 +456,7 @@ class Damaged(ProtocolError):
     """Stored bytes do not match the log. The process logs the place; a reader gets this error and no gap."""
 
     status = 503
-    message = "Stored data is damaged and is not returned; the server's log says where"
+    message = "Stored data is damaged and is not returned; the server's log names the place"
     headers = _IN_FIVE_SECONDS
 
 

@@ -108,8 +108,7 @@ _HEADERS: Final[Any] = _AnyHeaders | list[msgspec.Raw] | str | int | float | boo
 
 
 def _make_reader(path: list[str]) -> _Reader:
-    """Return a reader for this path. Raises ValueError for names with quotes or repeated ones, as msgspec
-    does."""
+    """Return a reader for this path. Raises ValueError for quotes in names and for repeated names."""
     key: Any = Any
     for name in reversed(path[1:]):
         key = msgspec.defstruct("Inner", [("at", key)], rename={"at": name}, gc=False)

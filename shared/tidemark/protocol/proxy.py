@@ -63,7 +63,7 @@ def parse_upstream_url(text: str) -> UpstreamUrl:
         url = urlsplit(text)
         host, port = url.hostname or "", url.port
     except ValueError:
-        raise upstream_not_allowed("Upstream-URL is no valid URL") from None
+        raise upstream_not_allowed("Upstream-URL is not a valid URL") from None
     if url.scheme not in _PORTS or not url.netloc:
         raise upstream_not_allowed("Upstream-URL must be absolute, and begin with https:// or http://")
     is_plain = bool(_HOST.fullmatch(host)) and (":" in host or "" not in host.split("."))

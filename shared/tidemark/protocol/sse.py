@@ -46,7 +46,7 @@ def render_data_event(content_type: ContentType, stored: bytes, next_offset: int
     if content_type.is_json:
         return begin + b"\ndata:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
     lines = b"\n" + _as_utf8(stored).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    # Only the start of a line follows a line end, whatever the text contains.
+    # Every line end now precedes `data:`, so this doubles only leading spaces.
     lines = lines.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
     return begin + lines + b"\n\n"
 

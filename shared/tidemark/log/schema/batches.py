@@ -92,7 +92,7 @@ BOUNDARY_ATTRIBUTES: Final = (
     CHECKSUMS,
     PACK_INDEX,
 )
-#: The attributes for a read of the tail: all except the bytes. Only a writer that has slept finds a pack.
+#: The attributes for a read of the tail: not the bytes. PACK_INDEX is for writers with an old tail.
 STATE_ATTRIBUTES: Final = (
     SK,
     END,

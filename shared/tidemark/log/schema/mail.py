@@ -1,5 +1,5 @@
-"""Mail of a crowded stream, which is an append that another writer commits, and the receipt for it. Mail has
-the attributes END, DATA or DEFLATED_DATA or BLOB, MESSAGE_LENGTHS and STREAM_SEQ, in the form of a batch."""
+"""Mail of a crowded stream (an append for another writer to commit), and its receipt. Mail has the attributes
+END, DATA or DEFLATED_DATA or BLOB, MESSAGE_LENGTHS and STREAM_SEQ, in the form of a batch."""
 
 from __future__ import annotations
 
