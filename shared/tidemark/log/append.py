@@ -31,7 +31,7 @@ def put_batch(
     Producers that the batch no longer carries move to items of their own in the same transaction, so that
     their state is always in exactly one place.
 
-    A write whose response was lost is sent again and then finds its own item: the append id proves that the
+    A write whose reply was lost is sent again and then finds its own item: the append id proves that the
     first one was written.
     """
     item = schema.encode_batch(schema.log_pk(record.key, record.incarnation), batch)

@@ -44,7 +44,7 @@ class BucketHasDefaults(Exception):
 
 
 def create_bucket(table: tables.Table, record: BucketRecord) -> None:
-    """Create the bucket. Raises BucketExists, DatedTooEarly, OutcomeUnknown. A creation whose response was
+    """Create the bucket. Raises BucketExists, DatedTooEarly, OutcomeUnknown. A creation whose reply was
     lost finds its own item and succeeds."""
     bucket = tables.Write(
         schema.encode_bucket(record), condition=tables.if_never_or_ended_before(record.created_ms)
@@ -91,7 +91,7 @@ def load_bucket(table: tables.Table, bucket: str) -> BucketRecord:
 
 def end_bucket(table: tables.Table, bucket: str, mark: EndMark) -> None:
     """Replace an empty bucket, created before `mark`, with its end mark. Raises BucketNotEmpty,
-    BucketNotFound, DatedTooEarly, OutcomeUnknown. A deletion whose response was lost finds its own mark."""
+    BucketNotFound, DatedTooEarly, OutcomeUnknown. A deletion whose reply was lost finds its own mark."""
     # The count must have been zero when the deletion was dated. Otherwise a deletion that was refused because
     # of streams could succeed as a late copy, after those streams are gone.
     empty_and_older = tables.AllOf(
@@ -109,7 +109,7 @@ def end_bucket(table: tables.Table, bucket: str, mark: EndMark) -> None:
 
 
 def _check_deleted(refused: tables.TransactionRefused, mark: EndMark) -> None:
-    """Return if the deletion found its own mark, after a lost response. Raises as `end_bucket`."""
+    """Return if the deletion found its own mark, after a lost reply. Raises as `end_bucket`."""
     existing = refused.existing[0]
     if existing is None:
         raise BucketNotFound from refused

@@ -111,7 +111,7 @@ def mark_deleted(record: StreamRecord, now_ms: int) -> tables.Write:
 
 
 def remove_released(record: StreamRecord, now_ms: int) -> tables.Write:
-    """Return the write that replaces the item of a deleted stream without forks with an end mark."""
+    """Return the write of an end mark over the item of a deleted stream without forks."""
     is_left = tables.AllOf(tables.equals(schema.INCARNATION, record.incarnation), _IS_DELETED, NONE_LEFT)
     return tables.Write(end_mark(record, now_ms), condition=is_left)
 
@@ -193,7 +193,7 @@ def next_look_ms(record: StreamRecord, now_ms: int, oldest_ms: int | None, writt
 
 def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, maybe_landed: bool) -> None:
     """Check the item that a refused creation found. Return if it is the stream of this creation, or that
-    stream's end mark: the response to an earlier try was lost. Raises StreamExists or DatedTooEarly for
+    stream's end mark: the reply to an earlier try was lost. Raises StreamExists or DatedTooEarly for
     another stream, and OutcomeUnknown if this creation may have succeeded before the other one."""
     assert existing is not None, "a refused creation returns the existing item"
     if schema.is_end_mark(existing):
@@ -257,9 +257,9 @@ def replace_stream(
 
 
 def bury(table: tables.Table, record: StreamRecord, now_ms: int) -> None:
-    """Replace the item of a stream whose log has ended with an end mark. Only a late write leaves such an
-    item: by a version without end marks, or by a process with a clock far ahead. Raises StreamChanged for a
-    changed item."""
+    """Write an end mark over the item of a stream whose log has ended. Only a late write leaves such an item:
+    by a version without end marks, or by a process with a clock far ahead. Raises StreamChanged for a changed
+    item."""
     # A stream that was deleted while it had forks is ended by its release, which also reclaims its log.
     is_free = tables.AllOf(if_live(record.incarnation), NONE_LEFT)
     ended = tables.Write(end_mark(record, now_ms), condition=is_free)

@@ -178,7 +178,7 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
         )
     except TransactionRefused as refused:
         found = refused.existing[0]
-        # The response to this transaction may have been lost; then its own pack is there.
+        # The reply to this transaction may have been lost; then its own pack is there.
         if found is None or found.get(schema.BLOB) != item[schema.BLOB]:
             raise PackRefused(maybe_landed=refused.maybe_landed) from refused
     return due, after

@@ -65,7 +65,7 @@ def load_batch_at(
     the block that contains the offset. None if nothing is stored there. With `or_before`, a batch that ends
     at the offset counts too, and for an offset beyond the end the last batch.
 
-    The second query finds a pack behind the replaced batches that are not removed yet.
+    The second query finds a pack with replaced batches after it that are not removed yet.
     """
     span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
     found: Entry | None = None

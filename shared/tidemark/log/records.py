@@ -225,8 +225,8 @@ class EndMark:
     """Replaces the item of an ended bucket or stream. Only a creation dated after `ended_ms` overwrites the
     mark, so a late retry of an earlier creation does not bring the stream back.
 
-    `ended_id` is the stream's incarnation, or the id of the bucket's deletion. `expired`: the stream was not
-    deleted.
+    `ended_id` is the stream's incarnation, or the id of the bucket's deletion. `expired`: it expired and was
+    not deleted.
     """
 
     ended_ms: int

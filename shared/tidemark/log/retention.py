@@ -39,7 +39,7 @@ def commit_retained(table: tables.Table, record: StreamRecord, trim: Due) -> Non
         )
     except tables.TransactionRefused as refused:
         latest = stream_in(refused.existing[0])
-        # The response to this write was lost, or another process has raised the offset at least as far.
+        # The reply to this write was lost, or another process has raised the offset at least as far.
         if latest is None or latest.incarnation != record.incarnation or latest.retained < trim.offset:
             raise RetainedMoved(latest) from refused
 
@@ -59,7 +59,7 @@ def commit_snapshot(
         if not refused.failed[0]:
             raise UploadNotFound from refused
         latest = stream_in(refused.existing[0])
-        # The response to this publish may have been lost; then its own snapshot is there.
+        # The reply to this publish may have been lost; then its own snapshot is there.
         if latest is None or not latest.shows(snapshot.blob):
             raise RetainedMoved(latest) from refused
 

@@ -120,7 +120,7 @@ def in_hundreds(keys: Sequence[Key]) -> list[Sequence[Key]]:
 class ConditionFailed(Exception):
     """The item's condition did not hold; `existing` is the item under the key.
 
-    `maybe_landed`: the same write was sent before without a response. The first one may have succeeded, even
+    `maybe_landed`: the same write was sent before without a reply. The first one may have succeeded, even
     if its item is gone.
     """
 

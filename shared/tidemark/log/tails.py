@@ -1,7 +1,7 @@
 """In-memory state of logs in one process: tails, so that a warm append writes without a read; recent batches;
 and other writers of each stream, which decide how an append begins and how often it looks.
 
-A batch never changes, so it is read or written only once. Whether its stream still exists is read every time.
+A batch never changes, so a known batch is not read again. Whether its stream still exists is always read.
 """
 
 from __future__ import annotations
