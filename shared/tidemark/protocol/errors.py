@@ -233,7 +233,7 @@ class Conflict(ProtocolError):
 
 
 class AppendAfterClose(Conflict):
-    """A header with the final offset tells a client where the stream ends (§5.2)."""
+    """The stream is closed. A header has its final offset (§5.2)."""
 
     def __init__(self, tail: int) -> None:
         super().__init__(

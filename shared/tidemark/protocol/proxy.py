@@ -79,7 +79,7 @@ def parse_upstream_url(text: str) -> UpstreamUrl:
 
 
 def _decoded(path: str) -> str:
-    """Decode the path until it has no escapes, as far as any later reader would. Raises ProxyError."""
+    """Decode the path repeatedly, as a chain of servers might. Raises ProxyError."""
     for _ in range(_MOST_ESCAPES):
         if (once := unquote(path)) == path and path.isprintable():
             return path
