@@ -1,6 +1,7 @@
-"""Subscriptions (§6, §7): webhooks are called, and wake events are written, for what is new in streams.
+"""Subscriptions (§6, §7): appends to streams lead to calls of webhooks and to wake events.
 
-`configuration`, `state` and `webhook_url` are rules; `records`, `storage` and `pending` what is stored;
-`lifecycle` and `workers` the use cases, which `http` asks for. Behind an append, in two functions and in the
-server, stand `notices`, `deliveries`, `fairness`, `webhook` and `signing_keys`.
+- Rules: `configuration`, `state`, `webhook_url`. Storage: `records`, `storage`, `pending`.
+- Use cases, which `http` calls: `lifecycle`, `workers`.
+- Work after an append, in two functions and in the server: `notices`, `deliveries`, `fairness`, `webhook`,
+  `signing_keys`.
 """

@@ -1,7 +1,7 @@
 """A subscription's configuration (§6.2), and its glob patterns over stream paths: `*` matches one segment,
 `**` any number of segments.
 
-A star inside of a longer segment is a plain character, and so is the segment `%2A`: a name may hold a star.
+A star inside a longer segment is a plain character. The segment `%2A` stands for a star in a name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ANY: Final = "**"
 
 
 def matches_pattern(pattern: str, path: str) -> bool:
-    """Whether the whole path matches. Takes segments × segments steps, however many `**` there are."""
+    """Whether the whole path matches. Takes segments × segments steps for any number of `**`."""
     segments = path.split("/")
     # reachable[i]: the part of the pattern seen so far matches the first i segments.
     reachable = [True] + [False] * len(segments)
@@ -39,12 +39,12 @@ def matches_pattern(pattern: str, path: str) -> bool:
 
 
 def follows(pattern: str | None, wake_stream: str | None, path: str) -> bool:
-    """Whether the pattern takes the stream in. A subscription's own wake stream is not followed."""
+    """Whether the pattern matches the stream. A subscription does not follow its own wake stream."""
     return pattern is not None and path != wake_stream and matches_pattern(pattern, path)
 
 
 def literal_prefix(pattern: str) -> str:
-    """A prefix of every matching path; the whole path if the pattern has no wildcard."""
+    """The common prefix of all matching paths; the whole path if the pattern has no wildcard."""
     parts = [part.replace("%2A", ONE).replace("%2a", ONE) for part in pattern.split("/")]
     wild = next((index for index, part in enumerate(pattern.split("/")) if part in {ONE, ANY}), None)
     if wild is None:
@@ -55,7 +55,7 @@ def literal_prefix(pattern: str) -> str:
 
 
 def matching_path(pattern: str) -> str:
-    """An example of the paths that match, with "x" for each wildcard."""
+    """An example of a matching path, with "x" for each wildcard."""
     parts = pattern.split("/")
     return "/".join(
         "x" if part in {ONE, ANY} else part.replace("%2A", ONE).replace("%2a", ONE) for part in parts
@@ -65,13 +65,13 @@ def matching_path(pattern: str) -> str:
 MIN_LEASE_MS: Final = 1_000
 MAX_LEASE_MS: Final = 600_000
 DEFAULT_LEASE_MS: Final = 30_000
-#: DynamoDB allows a partition key of 2,048 bytes and a sort key of 1,024; the rest is our prefix.
+#: Below DynamoDB's limits of 2,048 bytes for a partition key and 1,024 for a sort key, with our prefixes.
 MAX_ID_BYTES: Final = 500
 MAX_DESCRIPTION_BYTES: Final = 1_000
 MAX_ATTEMPTS: Final = 1_000
-#: Streams that one request names or acks. More are added by further requests.
+#: Most streams that one request names or acks. Further requests add more.
 MAX_NAMED_STREAMS: Final = 1_000
-#: Of those named at the creation, as JSON: DynamoDB takes an item of 400 KB, and the rest has 20.
+#: Most bytes of the names at the creation, as JSON. A DynamoDB item has up to 400 KB; 20 remain for the rest.
 MAX_NAMES_BYTES: Final = 380_000
 
 
@@ -91,7 +91,8 @@ class SubscriptionConfiguration:
     wake_stream: str | None = None
     lease_ttl_ms: int = DEFAULT_LEASE_MS
     description: str | None = None
-    #: Both or none: after so many failures a delivery is given up, which is told there (an extension).
+    #: An extension: after `max_attempts` failures the delivery ends with an event in `dead_letter_stream`.
+    #: Set together or not at all.
     max_attempts: int | None = None
     dead_letter_stream: str | None = None
 
@@ -99,7 +100,7 @@ class SubscriptionConfiguration:
         return follows(self.pattern, self.wake_stream, path)
 
     def check_named(self, paths: Collection[str]) -> None:
-        """Refuse the streams that the subscription itself writes: each event would lead to the next. Raises
+        """Refuse the streams that the subscription itself writes: each event would cause the next. Raises
         InvalidSubscription."""
         for name in ("wake_stream", "dead_letter_stream"):
             if (path := getattr(self, name)) in paths:
@@ -117,8 +118,8 @@ def check_subscription_id(subscription_id: str) -> str:
 
 
 def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
-    """The configuration in its normal form. Raises InvalidSubscription. Whether the webhook's URL may be
-    called is decided elsewhere (`webhook_url.py`)."""
+    """Check the configuration and return its normal form. `webhook_url.py` checks the webhook's URL. Raises
+    InvalidSubscription."""
     is_webhook = asked.kind is SubscriptionKind.WEBHOOK
     if not asked.pattern and not asked.streams:
         raise InvalidSubscription("Name what to follow: pattern, streams or both")
@@ -171,7 +172,7 @@ def _dead_letter_path(
 def stream_path(path: str) -> str:
     """A stream's path below the stream root, without slashes around it. Raises InvalidSubscription."""
     try:
-        # Encoded here: a gateway that decodes paths has not touched it.
+        # `path` is plain text: quoted, so that `parse_plain_path` decodes it to the same text.
         return parse_plain_path(quote(path.strip("/")), encoded=True).stream_id
     except ProtocolError as error:
         raise InvalidSubscription(f"{path[:80]!r} is no stream path: {error.message}") from None

@@ -1,13 +1,13 @@
 """Handles a notice about a subscription: takes the step that the subscription's state and the clock ask for.
 
-Every notice of the queue leads here, whatever it says, so none of them matters by itself: an append, the
-record of a transition, a timer. The item alone decides the next step. If two workers handle the same
-subscription, a conditional write lets only one commit.
+The subscription's item alone decides the next step. A notice of an append, a transition or a timer only
+causes a look at the item. If two workers handle the same subscription, a conditional write lets only one
+commit.
 
     a state was committed ─▶ its stream record ─▶ notice ─▶ deliver, or set a timer for the time that
                                                             the state names
 
-A crash anywhere leaves a state that is handled again: the notice comes back, or its timer comes.
+After a crash the state is handled again: the queue repeats the notice, or the timer fires.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from tidemark.subscriptions.workers import (
 
 _log = logging.getLogger("tidemark")
 
-#: A creation that has not finished by then has died, and is finished here.
+#: Milliseconds after which a creation that has not finished counts as dead, and is finished here.
 CREATION_MS: Final = 60_000
 _MAX_STEPS: Final = 20
 
@@ -71,8 +71,8 @@ CallWebhook = Callable[[WebhookUrl, bytes, Mapping[str, str], float], WebhookRes
 
 @dataclass(frozen=True, slots=True)
 class Deliverer:
-    """Webhooks are delivered where there are keys, and the settings have a `public_url`: receivers reach this
-    server there. `chance` gives numbers from 0 to 1."""
+    """Delivers webhooks if there are keys, and the settings have the `public_url` at which receivers reach
+    this server. `chance` gives numbers from 0 to 1."""
 
     stores: Stores
     timers: Timers
@@ -83,16 +83,17 @@ class Deliverer:
     fairness: Fairness = field(default_factory=Fairness)
 
     def handle(self, notice: Notice) -> None:
-        """Raises what storage and the queue raise; the notice must come again then."""
+        """Take the steps that are due. Raises the errors of storage and queue; the notice must then come
+        again."""
         table, name = self.stores.table, notice.subscription_id
         if isinstance(notice, Appended):
-            # The mark comes before the look at the subscription: `storage.py` says why.
+            # Write the mark before reading the subscription (the reason is in `storage.py`).
             storage.put_mark(table, notice.mark)
         record = storage.load_subscription(table, name)
         if isinstance(notice, Appended):
             followed_by = notice.mark.subscription_incarnation
             if record is None or record.incarnation != followed_by:
-                # Two that named and unnamed it at once may have left a follower without a link.
+                # Concurrent requests to name and to remove a stream may leave a follower without a link.
                 storage.remove_follower(table, StreamFollower(notice.mark.path, name, followed_by))
                 return storage.remove_belongings(table, name, followed_by)
         if record is not None:
@@ -103,8 +104,8 @@ class Deliverer:
         return None
 
     def _follow(self, record: SubscriptionRecord, notice: Notice) -> None:
-        """Step after step, until there is nothing to do before some time. The timer for that time is set by
-        the record of the last step, which also leads on where calls take long: Lambda would cut them off."""
+        """Take steps until nothing is due. The stream record of the last step sets the timer for the next.
+        After a long call the loop ends before Lambda's timeout: the record leads to the next step."""
         began_ms = self.stores.clock_ms()
         for steps in range(_MAX_STEPS):
             now_ms = self.stores.clock_ms()
@@ -119,7 +120,7 @@ class Deliverer:
                 if at_ms is not None and not steps:
                     self._set_timer(record, notice, at_ms, now_ms)
                 return
-            with suppress(SubscriptionChanged):  # Another one took this step.
+            with suppress(SubscriptionChanged):  # Another worker took this step.
                 if not self._take(record, step):
                     return
             latest = storage.reload_subscription(self.stores.table, record)
@@ -128,16 +129,15 @@ class Deliverer:
             record = latest
 
     def _set_timer(self, record: SubscriptionRecord, notice: Notice, at_ms: int, now_ms: int) -> None:
-        """The record of a transition sets the timer for the time that its state names. A timer that came too
-        early, because of SQS's limit or of two clocks, sets itself again; one that a later transition has
-        overtaken does not."""
+        """Set the timer for the time that the state names. A timer that fires early, because of SQS's limit
+        or clock skew, is set again, unless a later transition has replaced its time."""
         if isinstance(notice, Appended) or (isinstance(notice, TimeCame) and notice.at_ms != at_ms):
             return
         delay_seconds = min(MAX_DELAY_SECONDS, max(0, math.ceil((at_ms - now_ms) / 1000)))
         self.timers.send([encode_notice(TimeCame(record.subscription_id, at_ms))], delay_seconds)
 
     def _take(self, record: SubscriptionRecord, step: Step) -> bool:
-        """Whether there may be more to do right away. Raises SubscriptionChanged."""
+        """Take one step. Returns whether another may be due at once. Raises SubscriptionChanged."""
         delivery, asked = record.delivery, record.configuration
         streams = find_pending(self.stores, record)
         if not streams:
@@ -162,8 +162,8 @@ class Deliverer:
     def _deliver_webhook(
         self, seen: SubscriptionRecord, delivery: DeliveryState, streams: Sequence[PendingStream]
     ) -> None:
-        """A subscription that is not known to be slow has a second, whatever others of its host do. One that
-        needs longer is called again with the full time, in the slots of slow receivers."""
+        """Call the webhook. Unless the subscription is known to be slow, the timeout is a second. A slow one
+        has the full timeout, but needs a slot."""
         if not delivery.slow:
             return self._attempt(seen, delivery, streams, FIRST_MS)
         with self.fairness.slot(self.stores, seen.configuration.webhook_url or "") as is_free:
@@ -181,7 +181,7 @@ class Deliverer:
         streams: Sequence[PendingStream],
         patience_ms: int,
     ) -> None:
-        """The attempt is committed before the call, so that no other worker makes it too."""
+        """Commit the attempt, then call the webhook: no other worker can make the same attempt."""
         lease_ttl_ms, began_ms = seen.configuration.lease_ttl_ms, self.stores.clock_ms()
         timeout_ms = min(patience_ms, lease_ttl_ms)
         started = state.start_attempt(
@@ -204,8 +204,8 @@ class Deliverer:
             self._settle(record, lambda seen: replace(state.attempt_succeeded(seen, now_ms), slow=slow))
 
     def _gives_up(self, record: SubscriptionRecord, streams: Sequence[PendingStream], why: str) -> bool:
-        """After `max_attempts` a dead letter names the streams that were not delivered, and the subscription
-        goes on behind them after a pause. The delivery stays while its letter cannot be written."""
+        """After `max_attempts`, write a dead letter that names the undelivered streams, and ack them. The
+        next delivery begins after a pause. The delivery stays open if its letter cannot be written."""
         if not gives_up(record):
             return False
         attempts, hops = state.attempts_in_vain(record.delivery), count_hops(self.stores.table, streams) + 1
@@ -224,8 +224,8 @@ class Deliverer:
     def _tell(
         self, record: SubscriptionRecord, path: str | None, producer: str, event: Mapping[str, object]
     ) -> bool:
-        """Append an event once for each generation, however often it is tried: the generation is a producer's
-        epoch (§5.2.1). False if its stream does not take it."""
+        """Append an event once for each generation: retries are duplicates, because the generation is a
+        producer's epoch (§5.2.1). Returns False if the stream refuses the event."""
         key, generation = stream_key_of(path or ""), record.delivery.generation
         told = {"subscription_id": record.subscription_id, "generation": generation}
         told |= {"ts": self.stores.clock_ms(), **event}
@@ -238,7 +238,7 @@ class Deliverer:
             if isinstance(outcome, ProtocolError):
                 raise outcome
         except StaleEpoch:
-            pass  # A later generation is announced already.
+            pass  # A later generation has appended its event.
         except ProtocolError as failure:
             if failure.status >= 500 or failure.status == 429:
                 raise
@@ -269,7 +269,8 @@ class Deliverer:
     def _call(
         self, record: SubscriptionRecord, streams: Sequence[PendingStream], timeout_seconds: float
     ) -> bytes:
-        """The body of the answer, which is 2xx. Raises DeliveryFailed, WebhookUrlRejected."""
+        """Call the webhook and return the body of a 2xx response. Raises DeliveryFailed,
+        WebhookUrlRejected."""
         public_url, allow_local = self.settings.public_url, self.settings.allows_local_webhooks
         if self.keys is None or not public_url:
             raise DeliveryFailed("this server has no signing key or no public URL")
@@ -296,7 +297,7 @@ class Deliverer:
         return response.body
 
     def _settle(self, record: SubscriptionRecord, change: Callable[[DeliveryState], DeliveryState]) -> None:
-        """Commit the attempt's result, unless a callback or a claim has shown that it has arrived."""
+        """Commit the attempt's result, unless a callback or a claim has proved that it arrived."""
 
         def settle(latest: SubscriptionRecord) -> None:
             if latest.delivery.next_attempt_ms is not None:
@@ -305,7 +306,7 @@ class Deliverer:
         self._while_same(record, settle)
 
     def _while_same(self, record: SubscriptionRecord, act: Callable[[SubscriptionRecord], object]) -> None:
-        """Act on the latest state until it holds, unless the delivery is over by then."""
+        """Act on the latest state, and retry after each conflict, until the delivery is over."""
         latest: SubscriptionRecord | None = record
         while latest is not None and latest.delivery.is_same(record.delivery):
             try:
@@ -322,7 +323,7 @@ class Deliverer:
 
         def told(seen: DeliveryState) -> DeliveryState:
             if is_told:
-                # Leases that ran out go on counting, refusals of the event do not.
+                # Leases that ran out still count as failed attempts; refusals of the event do not.
                 in_vain = 0 if seen.failed else seen.attempts
                 return replace(state.attempt_succeeded(seen, now_ms), attempts=in_vain)
             failed = replace(seen, attempts=seen.attempts + 1)
@@ -341,7 +342,7 @@ class LinkDescription(TypedDict):
 
 
 class PendingDescription(LinkDescription):
-    """A stream that has something new behind what is acked."""
+    """A stream with messages after the acked offset."""
 
     tail_offset: str
     has_pending: Literal[True]

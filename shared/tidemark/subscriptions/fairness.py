@@ -1,13 +1,19 @@
-"""Fairness between webhooks: receivers that hang hold up no others.
+"""Fairness between webhooks: receivers that hang do not delay others.
 
-A first call has a second, whoever is called. What takes longer is bounded twice:
+A first call has a timeout of a second. Two bounds hold for slower receivers:
 
-    slots   of all processes: a slow call holds up a batch of notices, so the table has a few places for them
-    turns   of this process: a few of its deliveries compute at once, and those whose stream keeps nobody else
-            busy come first
+    slots   for all processes: a slow call delays its whole batch of notices, so it needs one of a few slots,
+            two per host
+    turns   in this process: only a few deliveries compute at once; streams with the fewest deliveries under
+            way come first
 
-Slots are in the table because every process must know them, and turns in memory because each notice takes
+Slots are items of the table because all processes share them. Turns are in memory because every notice needs
 one.
+
+The simpler way was tried first: one timeout of 10 s for every call. Receivers that hang then kept all workers
+busy, and other deliveries starved. Slots alone were not enough either: with a thousand silent receivers in
+one process, a delivery of another stream waited for 2.5 to 13.7 s. A call without a free slot is retried with
+back-off and does not wait, because a waiting thread is a busy thread.
 """
 
 from __future__ import annotations
@@ -30,28 +36,28 @@ from tidemark.subscriptions.records import WRITE_ID, slow_slot_key
 
 _T = TypeVar("_T")
 
-#: How long a call may take where the receiver has not been slow before.
+#: Timeout of a call, in milliseconds, if the receiver is not known to be slow.
 FIRST_MS: Final = 1_000
-#: How long a call may take at most; never longer than the lease.
+#: Timeout of a call to a slow receiver, in milliseconds; a shorter lease shortens it.
 WEBHOOK_MS: Final = 10_000
-#: Beyond the call itself: an attempt that has not ended by then has died.
+#: Milliseconds after the timeout of a call. An attempt without a result by then has died.
 SPARE_MS: Final = 5_000
-#: Calls of slow webhooks at once, of all processes together. Each may hold up a whole batch of notices, so it
-#: is half of the template's MaximumConcurrency: the other half is left to the quick.
+#: Calls of slow webhooks at once, in all processes together. A slow call may delay a whole batch of notices,
+#: so these are half of the template's MaximumConcurrency, and quick receivers have the other half.
 SLOW_SLOTS: Final = 50
-#: The most of these for one host.
+#: Slots for the calls of one host.
 SLOTS_OF_A_HOST: Final = 2
-#: How many that come later may pass a delivery, for each that its stream has under way already.
+#: Later deliveries that may pass a waiting one, for each delivery of its stream that is under way.
 _PASSED_BY: Final = 1000
-#: A retry waits as a delivery whose stream has so many under way.
+#: A retry has the priority of a delivery whose stream has this many under way.
 _LATER: Final = 10
 
 
 class Fairness:
-    """`places`: how many deliveries compute at once. In Lambda there are few in a process, and all may."""
+    """`places`: most deliveries that compute at once. Lambda needs no limit: a process has few deliveries."""
 
     def __init__(self, places: float = math.inf) -> None:
-        #: The slots that this process has: it need not ask the table whether they are free.
+        #: The slots that this process holds: the table need not be asked whether they are free.
         self._held: set[int] = set()
         self._free = places
         self._lock = threading.Lock()
@@ -61,7 +67,7 @@ class Fairness:
 
     @contextmanager
     def slot(self, stores: Stores, url: str) -> Iterator[bool]:
-        """Whether there was a slot for a call of this URL's host; it is freed at the end."""
+        """Take a slot for a call of this URL's host, and free it at the end. Yields whether one was free."""
         first, taken_by = zlib.crc32(urlsplit(url).netloc.encode()), stores.new_id()
         slots = {(first + more) % SLOW_SLOTS for more in range(SLOTS_OF_A_HOST)} - self._held
         slot = next((slot for slot in slots if _take_slot(stores, slot, taken_by)), None)
@@ -73,14 +79,14 @@ class Fairness:
             yield True
         finally:
             self._held.discard(slot)
-            with suppress(ConditionFailed):  # It was taken for dead, and another one has the slot.
+            with suppress(ConditionFailed):  # The slot has timed out, and another call has taken it.
                 stores.table.delete(slow_slot_key(slot), equals(WRITE_ID, taken_by))
 
-    # Turns: an append to a stream that keeps nobody busy comes before the rest of a crowd that another append
-    # concerns, and both before retries. Each is passed by a bounded number.
+    # Turns: deliveries of a stream with few others under way come first, then those of a stream with many
+    # subscribers, then retries. A bounded number of later deliveries may pass a waiting one.
 
     def begin(self, notice: Notice, start: Callable[[], object]) -> None:
-        """`start` it when it has its turn; then it must `end`."""
+        """Call `start` at the notice's turn. The caller calls `end` after the work."""
         ahead = _LATER
         if isinstance(notice, Appended):
             with self._lock:
@@ -92,11 +98,12 @@ class Fairness:
         if isinstance(notice, Appended):
             with self._lock:
                 self._under_way[notice.mark.path] -= 1
-                self._under_way += Counter()  # Forgets those at zero.
+                self._under_way += Counter()  # Removes the streams at zero.
         self._give()
 
     def meanwhile(self, call: Callable[[], _T]) -> _T:
-        """Waiting for a webhook takes no turn. What follows a call in vain is as late as a retry."""
+        """Give the turn up during the call of a webhook. Work after a failed call has the priority of a
+        retry."""
         self._give()
         ahead = _LATER
         try:
@@ -127,7 +134,8 @@ class Fairness:
 
 
 def _take_slot(stores: Stores, slot: int, taken_by: str) -> bool:
-    """Whether it was free. A slot whose holder died is free again after the longest call."""
+    """Take the slot; returns whether it was free. The slot of a process that died is free again after the
+    longest call."""
     now_ms = stores.clock_ms()
     until_ms = now_ms + WEBHOOK_MS + SPARE_MS
     item = slow_slot_key(slot) | {WRITE_ID: {"S": taken_by}, UNTIL_MS: {"N": str(until_ms)}}

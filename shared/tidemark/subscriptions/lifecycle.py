@@ -2,13 +2,13 @@
 
 A creation is several writes, each of which may be repeated:
 
-    1  the subscription's item, not active yet         fails where one of that id exists
+    1  the subscription's item, not active yet         fails if the id is taken
     2  its roster entry, the followers it names        from here on appends leave pending marks
     3  links to the streams that exist, at their tails
     4  the item again, active                          from here on marks begin deliveries
 
-If the process dies in between, a retry of the request or the delivery function completes the steps. A stream
-that is created meanwhile is either listed by step 3, or has a mark and no link, and is followed from its
+If the process dies in between, a retry of the request or the delivery function completes the steps. Step 3
+may miss a stream that is created meanwhile. That stream has a mark and no link, and is followed from its
 beginning.
 """
 
@@ -40,18 +40,18 @@ from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import SubscriptionChanged
 
 _MAX_TRIES: Final = 10
-#: Subscriptions that follow one stream, by name or by pattern: an append leads to a delivery for each.
+#: Most subscriptions that follow one stream, by name or by pattern: an append leads to a delivery for each.
 MAX_OF_A_STREAM: Final = 100
-#: Subscriptions whose ids begin with the prefix that a token may manage. A token for all ids has no limit.
+#: Most subscriptions whose ids begin with a token's prefix. A token for all ids has no limit.
 MAX_OF_A_PREFIX: Final = 1_000
-#: Streams, and the most frequent other patterns, for which a new pattern is checked.
+#: Matching streams, and most frequent other patterns, for which the limit of a new pattern is checked.
 _SAMPLE: Final = 16
 
 _T = TypeVar("_T")
 
 
 def until_committed(stores: Stores, step: Callable[[], _T]) -> _T:
-    """Decide again on what is there as often as another step is committed in between. Raises Busy."""
+    """Retry the step while other transitions come first, up to 10 times. Raises Busy."""
     for tries in range(_MAX_TRIES):
         try:
             return step()
@@ -63,8 +63,9 @@ def until_committed(stores: Stores, step: Callable[[], _T]) -> _T:
 def subscribe(
     stores: Stores, subscription_id: str, configuration: SubscriptionConfiguration, prefix: str = ""
 ) -> bool:
-    """Make the subscription, or find that it is there as asked for. Returns whether it is new. The client may
-    manage the ids that begin with `prefix`. Raises SubscriptionExists, TooManySubscriptions."""
+    """Create the subscription, or check that the existing one has this configuration. Returns whether it is
+    new. The client may manage the ids that begin with `prefix`. Raises SubscriptionExists,
+    TooManySubscriptions."""
     if storage.load_subscription(stores.table, subscription_id) is None:
         _check_limits(stores, subscription_id, configuration, prefix)
     created_ms = stores.clock_ms()
@@ -92,9 +93,9 @@ def subscribe(
 
 
 def _check_limits(stores: Stores, name: str, asked: SubscriptionConfiguration, prefix: str = "") -> None:
-    """Takes a query for the roster; from a hundred subscriptions on, one for streams of the pattern, and one
-    for each stream that is checked. Concurrent requests may exceed a limit by their number, and subscriptions
-    beyond a limit go on. Raises TooManySubscriptions."""
+    """Takes a query for the roster; from 100 subscriptions on, one for the pattern's streams, and one for
+    each stream that is checked. Concurrent requests may exceed a limit by their number. Existing
+    subscriptions beyond a limit still work. Raises TooManySubscriptions."""
     roster = storage.load_roster(stores.table)
     count = sum(entry.subscription_id.startswith(prefix) for entry in roster)
     if prefix and count >= MAX_OF_A_PREFIX:
@@ -117,7 +118,7 @@ def _check_limits(stores: Stores, name: str, asked: SubscriptionConfiguration, p
 
 
 def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
-    """Steps 2 to 4, unless they were taken. Raises SubscriptionNotFound if it was deleted meanwhile."""
+    """Take steps 2 to 4 unless they were taken. Raises SubscriptionNotFound after a concurrent deletion."""
     if record.active:
         return record
     configuration = record.configuration
@@ -125,8 +126,9 @@ def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
     _name_streams(stores, record, configuration.streams)
     latest: SubscriptionRecord | None = record
     for page in followed_streams(stores, record):
-        # Links are made at the tails: existing messages begin no delivery (§6.2). Tails that were read after
-        # another process has finished the creation would leave out what is to be delivered.
+        # Links begin at the tails: existing messages begin no delivery (§6.2). If another process has
+        # finished the creation, these tails may lie after appends that must be delivered: check `active`
+        # again.
         heads = stores.concurrency.each(lambda each: find_head(stores, each.key.stream_id), page)
         latest = storage.reload_subscription(stores.table, record)
         if latest is None or latest.active:
@@ -153,20 +155,20 @@ def _put_roster_entry(stores: Stores, record: SubscriptionRecord, *, has_explici
 
 
 def _link(incarnation: str, path: str, head: StreamHead | None, *, explicit: bool = False) -> StreamLink:
-    """At the stream's tail; at its beginning without `head`."""
+    """A link at the stream's tail, or at its beginning without `head`."""
     if head is None:
         return StreamLink(incarnation, path, explicit, 0, "")
     return StreamLink(incarnation, path, explicit, head.tail.offset, head.record.incarnation)
 
 
 def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[str]) -> None:
-    """The follower comes before the link: an append in between finds the subscription. Behind a new link both
-    are settled once more: a removal in between took the follower away, and the notice of an append in between
-    has found no link."""
+    """Write the follower, then the link: an append in between finds the subscription. After a new link both
+    are written once more: a removal in between has removed the follower, and the notice of an append in
+    between has found no link."""
 
     def name(path: str) -> None:
         follower = StreamFollower(path, record.subscription_id, record.incarnation)
-        # A stream that the pattern takes in, and that has no link yet, is younger than the creation.
+        # A stream that matches the pattern and has no link yet is newer than the subscription.
         is_new = record.active and record.configuration.follows(path)
 
         def settle() -> StreamLink:
@@ -200,7 +202,7 @@ def require_subscription(stores: Stores, subscription_id: str) -> SubscriptionRe
 def list_links(
     stores: Stores, record: SubscriptionRecord, after: str, limit: int
 ) -> tuple[list[StreamLink], str | None]:
-    """A page of links by path, and behind which path the next page begins; None on the last one."""
+    """A page of links by path, and its last path as the cursor of the next page, or None."""
     links = storage.load_links(stores.table, record.incarnation, after, limit + 1)
     page = links[:limit]
     return page, page[-1].path if len(links) > limit else None
@@ -209,8 +211,8 @@ def list_links(
 def page_of_subscriptions(
     stores: Stores, prefix: str, after: str, limit: int
 ) -> tuple[list[SubscriptionRecord], str | None]:
-    """A page by id, and behind which id the next page begins; None on the last one. The roster takes one
-    query, each subscription one read; one that has ended meanwhile is left out."""
+    """A page by id, and its last id as the cursor of the next page, or None. The roster takes one query, and
+    each subscription one read. A subscription that has ended meanwhile is left out."""
     ids = sorted({entry.subscription_id for entry in storage.load_roster(stores.table)})
     wanted = [each for each in ids if each.startswith(prefix) and each > after]
     page = wanted[: min(limit, stores.listed_at_once)]
@@ -219,15 +221,15 @@ def page_of_subscriptions(
 
 
 def unsubscribe(stores: Stores, subscription_id: str) -> None:
-    """Delete a subscription: all later callbacks, acks and releases fail. Deleting a missing one succeeds."""
+    """Delete a subscription: all later callbacks, acks and releases fail. A second deletion succeeds too."""
     record = storage.load_subscription(stores.table, subscription_id)
     if record is not None:
         storage.end_subscription(stores.table, record, stores.clock_ms())
 
 
 def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> None:
-    """Raises SubscriptionNotFound, InvalidSubscription, TooManySubscriptions. A stream that is linked already
-    keeps how far it is acked."""
+    """Name more streams. A stream that is linked already keeps its acked offset. Raises SubscriptionNotFound,
+    InvalidSubscription, TooManySubscriptions."""
     record = require_subscription(stores, subscription_id)
     record.configuration.check_named(paths)
     _check_limits(stores, subscription_id, replace(record.configuration, pattern=None, streams=tuple(paths)))
@@ -237,7 +239,7 @@ def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> N
 
 
 def remove_stream(stores: Stores, subscription_id: str, path: str) -> None:
-    """The stream stays linked where the pattern matches it (§6.1). Raises SubscriptionNotFound."""
+    """Remove a named stream. Its link stays if the pattern matches (§6.1). Raises SubscriptionNotFound."""
     record = require_subscription(stores, subscription_id)
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""Questions without a deadline, as the system's resolver answers them, on threads of their own."""
+"""Runs lookups without a timeout, such as the system's DNS resolver, on threads of their own."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
 
-#: Most questions that wait for an answer: in all, and about names of one domain, so that the slow names of
-#: one client leave room for the others.
+#: Most open lookups: in all, and for names of one domain, so that the slow names of one client leave room for
+#: the others.
 _AT_ONCE: Final = 64
 _OF_ONE_DOMAIN: Final = 16
 
 
 class TooManyLookups(OSError):
-    """Too many questions wait for an answer."""
+    """Too many lookups are open."""
 
 
 class Lookups:
-    """Safe to use from any thread. Callers with the same question share one answer."""
+    """Single flight: callers with the same question share one lookup. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: dict[tuple[Any, ...], Future[Any]] = {}
 
     def ask(self, look: Callable[..., _T], name: str, *more: object) -> Future[_T]:
-        """The answer is the result of `look`, or its exception. Raises TooManyLookups."""
+        """A future with the result of `look` or its exception. Raises TooManyLookups."""
         question, domain = (look, name, *more), _domain(name)
         with self._lock:
             if (known := self._asked.get(question)) is not None:
@@ -36,7 +36,7 @@ class Lookups:
             if alike >= _OF_ONE_DOMAIN or len(self._asked) >= _AT_ONCE:
                 raise TooManyLookups(f"too many names are looked up at once, {alike} of *.{domain}")
             answer: Future[_T] = Future()
-            answer.set_running_or_notify_cancel()  # A caller that gives up cancels no other's answer.
+            answer.set_running_or_notify_cancel()  # No caller can cancel the shared answer.
             threading.Thread(target=self._look, args=(question, answer), daemon=True).start()
             self._asked[question] = answer
         return answer

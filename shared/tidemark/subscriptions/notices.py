@@ -1,8 +1,8 @@
 """Finds the subscriptions that a write concerns: turns the table's stream records into notices for the
-function that delivers.
+function `subscriptions`.
 
-The notifier only finds out and sends; links, marks and deliveries are the other function's. A notice may be
-lost without harm where another one follows from the same state, and may come twice and in any order.
+The notifier only sends notices; the function `subscriptions` keeps links, marks and deliveries. Notices may
+arrive twice and in any order. A lost notice does no harm if the same state leads to another one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The subscription's item was written: see what follows from its state."""
+    """The subscription's item was written: its state may ask for a step."""
 
     subscription_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimeCame:
-    """The time has come that the subscription's state named when this notice was sent."""
+    """The timer for the time that the subscription's state named."""
 
     subscription_id: str
     at_ms: int
@@ -52,7 +52,7 @@ Notice = Appended | Changed | TimeCame
 
 
 def encode_notice(notice: Notice) -> str:
-    """Plain ASCII: an id or a path may hold characters that no queue accepts."""
+    """Encode as plain ASCII: an id or a path may hold characters that SQS refuses."""
     row: list[str | int]
     match notice:
         case Appended(name, mark):
@@ -81,21 +81,21 @@ def decode_notice(body: str) -> Notice:
 
 
 def changed_from_record(record: Mapping[str, Any]) -> Changed | None:
-    """The notice for a stream record of a subscription's item; None for other records. Raises KeyError."""
+    """The notice for a stream record of a subscription's item; None for others. Raises KeyError."""
     subscription_id = records.decode_subscription_pk(record["dynamodb"]["Keys"]["pk"]["S"])
     return None if subscription_id is None or record["eventName"] == "REMOVE" else Changed(subscription_id)
 
 
 class Subscribers:
-    """One query for the roster, however many records there are; and one for each stream, where any
-    subscription names streams one by one."""
+    """Finds subscriptions with one query for the roster, and one for each stream if any subscription names
+    streams one by one."""
 
     def __init__(self, table: Table, send: Callable[[Sequence[str]], None]) -> None:
         self._table = table
         self._send = send
 
     def notify(self, appends: Iterable[WakeMessage], changes: Iterable[Changed]) -> None:
-        """Raises what the table or the queue raise: the records must be delivered again then."""
+        """Send the notices. Raises errors of the table and the queue; the records must then come again."""
         notices: dict[str, None] = {encode_notice(change): None for change in changes}
         plain = [append for append in newest_of(appends) if append.key.bucket == PLAIN_BUCKET]
         if plain:

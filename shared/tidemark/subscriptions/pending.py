@@ -1,7 +1,7 @@
-"""Finds the streams of a subscription with new data, from its pending marks and the tails behind them; and
-the subscriptions whose notice was lost.
+"""Finds the streams of a subscription that have new data, by pending marks and the streams' tails; and the
+subscriptions whose notice was lost.
 
-A delivery costs what has changed, however many streams are linked: only marked streams are looked at.
+The cost of a delivery grows with the changed streams, not with the links: only marked streams are read.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tidemark.subscriptions.records import PendingMark, RosterEntry, StreamLink,
 from tidemark.subscriptions.state import Step, next_step
 from tidemark.subscriptions.storage import SubscriptionChanged
 
-#: Streams that one delivery names. The others stay pending, and the next delivery names them.
+#: Most streams that one delivery names. The next delivery names the others.
 MAX_STREAMS_IN_A_DELIVERY: Final = 500
-#: Links that a claim checks itself if there is no mark yet.
+#: Most links that a claim checks itself if there is no mark yet.
 MAX_LOOKED_AT: Final = 1_000
-#: Dead letters in a row: the delivery of a letter that is the third leaves no further letter.
+#: Most dead letters in a row: if the delivery of the third letter fails too, no letter follows.
 MAX_HOPS: Final = 3
 _AT_ONCE: Final = 16
 _PAGE: Final = 200
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class PendingStream:
-    """A stream whose tail lies beyond what is acked, as both were read just now."""
+    """A stream whose tail lies beyond the acked offset, as both were read just now."""
 
     link: StreamLink
     acked: int
@@ -58,7 +58,7 @@ def stream_key_of(path: str) -> StreamKey:
 
 
 def find_head(stores: Stores, path: str) -> StreamHead | None:
-    """The stream as it is now; None if there is none."""
+    """The stream as it is now, or None if there is no stream at `path`."""
     try:
         return load_head(stores, stream_key_of(path))
     except (StreamNotFound, SoftDeleted):
@@ -66,7 +66,7 @@ def find_head(stores: Stores, path: str) -> StreamHead | None:
 
 
 def acked_in(link: StreamLink, head: StreamHead) -> int:
-    """How far the link's workers have come in this very stream, and not in an earlier one of its name."""
+    """The acked offset in this incarnation of the stream: 0 if the ack belongs to an earlier one."""
     return link.acked if link.stream_incarnation == head.record.incarnation else 0
 
 
@@ -77,7 +77,7 @@ def is_behind(link: StreamLink, head: StreamHead) -> bool:
 def find_pending(
     stores: Stores, record: SubscriptionRecord, limit: int = MAX_STREAMS_IN_A_DELIVERY
 ) -> list[PendingStream]:
-    """Up to `limit` streams with something new, by path. Marks without anything behind them are removed."""
+    """Up to `limit` streams with something new, by path. Removes marks of streams with nothing new."""
     found: list[PendingStream] = []
     after = ""
     while len(found) < limit:
@@ -95,13 +95,12 @@ def find_pending(
 
 
 def _sixteens(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """As many as are looked at together."""
+    """Divide into groups that are read concurrently."""
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
 
 
 def _check_mark(stores: Stores, record: SubscriptionRecord, mark: PendingMark) -> PendingStream | None:
-    """Looks up the stream of the mark. The tail is read after the mark: an append after that raises the
-    mark."""
+    """Look the stream of the mark up. The tail is read after the mark, so a later append raises the mark."""
     link = storage.load_link(stores.table, record.incarnation, mark.path)
     head = find_head(stores, mark.path)
     if head is None:
@@ -120,8 +119,8 @@ def _check_mark(stores: Stores, record: SubscriptionRecord, mark: PendingMark) -
 
 
 def _linked_to(stores: Stores, link: StreamLink, stream_incarnation: str) -> StreamLink:
-    """The link to this very stream. It is written before a delivery names the stream: an offset that is acked
-    later, when the name has another stream, means nothing there."""
+    """The link with this incarnation of the stream. The incarnation is stored before a delivery names the
+    stream, so that a later ack cannot apply to a new stream of that name."""
     if link.stream_incarnation == stream_incarnation:
         return link
     linked = replace(link, acked=0, stream_incarnation=stream_incarnation)
@@ -131,7 +130,8 @@ def _linked_to(stores: Stores, link: StreamLink, stream_incarnation: str) -> Str
 
 
 def _forget_stream(stores: Stores, link: StreamLink) -> None:
-    """The stream has ended. One that was named stays named, and begins again with the next of that name."""
+    """Remove the link: the stream has ended. A link that was named one by one stays, and begins again with
+    the next stream of that name."""
     with suppress(SubscriptionChanged):
         if link.explicit:
             storage.change_link(stores.table, link, replace(link, acked=0, stream_incarnation=""))
@@ -140,8 +140,8 @@ def _forget_stream(stores: Stores, link: StreamLink) -> None:
 
 
 def count_hops(table: Table, streams: Sequence[PendingStream]) -> int:
-    """The dead letters in a row that led to these pending streams; 0 unless nothing but letters is pending.
-    One query for each stream, for the messages in its last batches, up to the first that is no letter."""
+    """The number of dead letters in a row that led to these pending streams; 0 unless all pending messages
+    are dead letters. Takes one query for each stream, up to the first other message."""
     fewest = MAX_HOPS
     for stream in streams:
         pk = log_pk(stream_key_of(stream.link.path), stream.stream_incarnation)
@@ -160,11 +160,11 @@ def count_hops(table: Table, streams: Sequence[PendingStream]) -> int:
 
 
 def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
-    """Mark the streams that have messages behind the acked offset and no pending mark yet: §7 counts them as
-    pending from the append on. Returns whether there are any.
+    """Mark the streams that have a batch at the acked offset: §7 counts an append as pending at once, and its
+    stream record may be late. Returns whether there are any.
 
-    One that is acked up to the middle of a batch has its mark still, and one that was not there when it was
-    named leaves its mark by the trigger."""
+    Two kinds of streams need no check here. A stream that is acked up to the middle of a batch still has its
+    mark. A stream that did not exist when it was named gets its mark from the stream record."""
     links = storage.load_links(stores.table, record.incarnation, limit=MAX_LOOKED_AT)
     by_log = {log_pk(stream_key_of(each.path), each.stream_incarnation): each for each in links}
     places = {pk: link.acked for pk, link in by_log.items() if link.stream_incarnation}
@@ -174,8 +174,9 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
 
 
 def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everything: bool = False) -> bool:
-    """Look at the linked streams themselves, because the trigger may be late or have failed. Returns
-    whether anything was marked; stops at the first sixteen that hold something, unless `everything`."""
+    """Read the linked streams themselves and mark those with something new: the stream records may be late or
+    lost. Returns whether anything was marked. Stops after the first 16 streams with a new mark among them,
+    unless `everything`."""
 
     def look(link: StreamLink) -> bool:
         head = find_head(stores, link.path)
@@ -193,7 +194,7 @@ def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everythi
 
 
 def _mark(stores: Stores, record: SubscriptionRecord, path: str, stream_incarnation: str) -> None:
-    """Write the lowest mark; the trigger's own mark raises it."""
+    """Write the lowest mark; the mark of the stream record raises it."""
     storage.put_mark(stores.table, PendingMark(record.incarnation, path, stream_incarnation, -1))
 
 
@@ -204,8 +205,9 @@ def remind(
     stores: Stores, send: Callable[[Sequence[str]], None], has_time_left: Callable[[], bool] = lambda: True
 ) -> int:
     """Send a notice for each subscription that is due, not created to the end, or idle with a mark. Returns
-    how many. It takes one query for the roster, and one or two small reads for each subscription. One that
-    has ended leaves the roster here, if its id was used again before the notice of its end."""
+    their number. Takes one query for the roster, and one or two small reads for each subscription. Roster
+    entries of ended subscriptions are removed: they stay if the id was used again before the notice of the
+    end."""
     found, ended = list[str](), list[RosterEntry]()
     for entry in storage.load_roster(stores.table):
         if not has_time_left():
@@ -231,9 +233,9 @@ def remind(
 
 
 def recover(stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
-    """For a process that has not seen the table's stream for a while: mark every followed stream that holds
-    something new, and send a notice for each subscription. It takes two reads for each link and each stream
-    that a pattern may match."""
+    """Mark every followed stream with something new, and send a notice for each subscription: this process
+    has missed records of the table's stream. Takes two reads for each link and for each stream that a pattern
+    may match."""
     roster = storage.load_roster(stores.table)
     for entry in roster:
         record = storage.load_subscription(stores.table, entry.subscription_id)
@@ -247,7 +249,7 @@ def recover(stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
 
 
 def followed_streams(stores: Stores, record: SubscriptionRecord) -> Iterator[list[StreamRecord]]:
-    """The streams that the subscription's pattern takes in, in pages."""
+    """The streams that the subscription's pattern matches, in pages."""
     pattern = record.configuration.pattern
     if pattern is not None:
         for streams in pages_of_records(stores.table, PLAIN_BUCKET, literal_prefix(pattern), _PAGE):

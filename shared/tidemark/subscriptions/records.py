@@ -1,5 +1,5 @@
-"""The stored records of subscriptions, and how each is written as an item: the subscription, its roster
-entry, its followers, links and pending marks; and the keys that sign webhooks."""
+"""The stored records of subscriptions, and their items in the table: the subscription, its roster entry,
+followers, links and pending marks; and the keys that sign webhooks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tidemark.subscriptions.state import DeliveryState
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """A subscription that exists. One that is created anew has another incarnation, and so other links.
+    """A subscription that exists. A new subscription of the same id has another incarnation and other links.
 
-    `secret` signs the tokens of its deliveries. `active` says that the streams that were there at its
-    creation are linked. `version` rises with each write of the item, and `write_id` is that write's own mark.
+    `secret` signs the tokens of deliveries. `active`: the creation has linked the streams that existed.
+    `version` rises with each write of the item, and `write_id` identifies that write.
     """
 
     subscription_id: str
@@ -35,8 +35,8 @@ class SubscriptionRecord:
 
 @dataclass(frozen=True, slots=True)
 class RosterEntry:
-    """A subscription in the roster, and the streams that it may follow: all that the notifier needs.
-    `has_explicit`: some streams were named one by one."""
+    """A subscription in the roster, with the streams that it may follow. The notifier needs no more.
+    `has_explicit`: the subscription names streams one by one."""
 
     subscription_id: str
     incarnation: str
@@ -56,8 +56,8 @@ class StreamFollower:
 
 @dataclass(frozen=True, slots=True)
 class StreamLink:
-    """A stream that a subscription follows, and how far its workers have come. `acked` counts in the stream
-    of `stream_incarnation` alone: another stream of that name is followed from its beginning."""
+    """A stream that a subscription follows, and the offset that its workers acked. `acked` is valid for
+    `stream_incarnation` only: a later stream of that name is followed from its beginning."""
 
     subscription_incarnation: str
     path: str
@@ -68,7 +68,7 @@ class StreamLink:
 
 @dataclass(frozen=True, slots=True)
 class PendingMark:
-    """Something was appended to the stream, at `start` or behind it, that a subscription should look at."""
+    """The stream has an append at `start` or later, which the subscription has not looked at yet."""
 
     subscription_incarnation: str
     path: str
@@ -78,7 +78,7 @@ class PendingMark:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """The public half of a key that signs webhooks. `public` is its 32 bytes in base64url. The youngest key
+    """The public half of a key that signs webhooks. `public` is its 32 bytes in base64url. The newest key
     signs, and the others stay published until they are removed."""
 
     kid: str
@@ -86,39 +86,38 @@ class SigningKey:
     created_ms: int
 
 
-# Of a subscription, beside CREATED_MS and INCARNATION.
-#: JSON, an array of the fields in their order; so is the state. Without dead letters it is what earlier
-#: releases read.
+# Attributes of a subscription; CREATED_MS and INCARNATION are further ones.
+#: A JSON array of the fields in their order. Earlier releases can read it if it has no dead letters.
 CONFIGURATION: Final = "cf"
 TOKEN_SECRET: Final = "ts"
-DELIVERY_STATE: Final = "ws"  # Seven fields; a webhook that is slow has an eighth.
-DELIVERED_MS: Final = "dv"  # Beside the state: an earlier release reads the state whole.
+DELIVERY_STATE: Final = "ws"  # A JSON array of seven fields; a slow webhook has an eighth.
+DELIVERED_MS: Final = "dv"  # Not in the state: earlier releases do not accept a further field there.
 ACTIVE: Final = "ac"
 VERSION: Final = "ve"
 WRITE_ID: Final = "wi"
 
-# Of a roster entry; SUBSCRIPTION_ID is also a follower's.
+# Attributes of a roster entry; followers have SUBSCRIPTION_ID too.
 SUBSCRIPTION_ID: Final = "su"
 PATTERN: Final = "pt"
 WAKE_STREAM: Final = "wk"
 HAS_EXPLICIT: Final = "hx"
 
-# Of a link; STREAM_INCARNATION and START are also a pending mark's.
+# Attributes of links and pending marks.
 EXPLICIT: Final = "ex"
 ACKED: Final = "ak"
 STREAM_INCARNATION: Final = "si"
 START: Final = "sa"
 
-# Of a signing key.
+# The attribute of a signing key.
 PUBLIC_KEY: Final = "pu"
 
 #: Sort keys that begin with a slash lie between these two.
 SLASH: Final = "/"
 BEHIND_SLASH: Final = "0"
 ROSTER_PK: Final = "roster"
-#: Begins the partition of a stream's followers; only the plain surface has them, so no bucket is in the key.
+#: Prefix of the partition of a stream's followers. Only the plain surface has them: the key has no bucket.
 FOLLOWERS: Final = "follow/"
-#: Begin the partitions of a subscription's links and marks, before its incarnation.
+#: Prefixes of the partitions of a subscription's links and marks, before its incarnation.
 LINKS: Final = "link/"
 MARKS: Final = "pending/"
 SIGNING_KEYS_PK: Final = "keys"
@@ -129,7 +128,7 @@ def subscription_key(subscription_id: str) -> Key:
 
 
 def decode_subscription_pk(pk: str) -> str | None:
-    """The subscription's id; None if it is the key of another kind of item."""
+    """The subscription's id, or None if `pk` belongs to another kind of item."""
     return pk.removeprefix("sub/") if pk.startswith("sub/") else None
 
 
@@ -253,7 +252,7 @@ def decode_mark(item: Item) -> PendingMark:
 
 
 def slow_slot_key(slot: int) -> Key:
-    """A place among the calls of slow webhooks; its item has WRITE_ID and UNTIL_MS while it is taken."""
+    """The key of a slot for a call of a slow webhook. The item of a taken slot has WRITE_ID and UNTIL_MS."""
     return make_key("slow", f"/{slot}")
 
 

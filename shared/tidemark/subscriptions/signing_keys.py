@@ -1,9 +1,9 @@
 """The keys that sign webhooks (§6.5, §12.10).
 
-The private half of a key lies in SSM's parameter store (SecureString), or in a folder where Tidemark runs
-locally; the public half in the table, where every function finds it. A new key is published for a while
-before it signs, because receivers and caches keep the set of keys that they have fetched. Older ones stay
-published, so that what they have signed can still be verified, until an operator removes them.
+The private half of a key is a SecureString in SSM's parameter store, or a file if Tidemark runs locally. The
+public half is in the table. A new key is published for a while before it signs, because receivers and caches
+keep the key set that they have fetched. Older keys stay published until an operator removes them, so that
+their signatures can still be verified.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.subscriptions import records
 
-#: Begins a place in SSM; any other is a folder.
+#: Prefix of a place in SSM; a place without the prefix is a folder.
 SSM: Final = "ssm:"
-#: How long a key is published before it signs. Caches keep the set of keys for 5 minutes
+#: Milliseconds for which a key is published before it signs. Caches keep the key set for 5 minutes
 #: (`protocol/caching.py`), and libraries of receivers for 10 (npm `jose`).
 PUBLISHED_BEFORE_MS: Final = 15 * 60_000
 
@@ -42,12 +42,12 @@ class PrivateKeys(Protocol):
     def load(self, kid: str) -> str: ...
 
     def remove(self, kid: str) -> None:
-        """Succeeds also where it is gone."""
+        """Remove the key; succeeds if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterKeys:
-    """In SSM, under names that begin with `prefix`. Raises ParameterUnavailable."""
+    """Parameters in SSM, under names that begin with `prefix`. Raises ParameterUnavailable."""
 
     prefix: str
 
@@ -63,7 +63,7 @@ class ParameterKeys:
 
 @dataclass(frozen=True, slots=True)
 class FolderKeys:
-    """In files that only their owner can read. Raises OSError."""
+    """Files that only their owner can read. Raises OSError."""
 
     folder: Path
 
@@ -88,7 +88,7 @@ def private_keys_at(place: str) -> PrivateKeys:
 
 
 class SigningKeys:
-    """The signing keys. Each process may have its own instance: the shared state is in the table."""
+    """The signing keys. Every process may have its own instance: the shared state is in the table."""
 
     def __init__(self, table: Table, private_keys: PrivateKeys) -> None:
         self._table = table
@@ -101,12 +101,12 @@ class SigningKeys:
         return [records.decode_signing_key(item) for item in items]
 
     def active(self, now_ms: int) -> records.SigningKey:
-        """The key that signs; the first one is made when it is first needed."""
+        """The key that signs. The first call creates the first key."""
         published = self.published()
         return choose_signing_key(published, now_ms) if published else self.rotate(now_ms)
 
     def rotate(self, now_ms: int) -> records.SigningKey:
-        """Make and publish a new key, which signs once it has been published for PUBLISHED_BEFORE_MS."""
+        """Create and publish a key, which signs once it has been published for PUBLISHED_BEFORE_MS."""
         private = Ed25519PrivateKey.generate()
         key = records.SigningKey(*_describe(private), created_ms=now_ms)
         pem = private.private_bytes(
@@ -124,7 +124,7 @@ class SigningKeys:
         self._private_keys.remove(key.kid)
 
     def sign(self, body: bytes, now_ms: int) -> str:
-        """The value of `Webhook-Signature` for these very bytes (§7.1)."""
+        """The value of `Webhook-Signature` for this body (§7.1)."""
         kid, seconds = self.active(now_ms).kid, now_ms // 1000
         if kid not in self._loaded:
             private = serialization.load_pem_private_key(self._private_keys.load(kid).encode(), None)
@@ -135,14 +135,14 @@ class SigningKeys:
 
 
 def choose_signing_key(published: Sequence[records.SigningKey], now_ms: int) -> records.SigningKey:
-    """The youngest key that every receiver can know by now; if none has been published for so long, the
-    oldest. `published` has the oldest first."""
+    """The newest key that has been published for PUBLISHED_BEFORE_MS, or else the oldest key. `published` has
+    the oldest first."""
     known = [key for key in published if key.created_ms + PUBLISHED_BEFORE_MS <= now_ms]
     return known[-1] if known else published[0]
 
 
 def connect_signing_keys(settings: Settings, stores: Stores) -> SigningKeys | None:
-    """None where no place for keys is set."""
+    """The signing keys, or None if the settings name no place for keys."""
     if not settings.webhook_keys:
         return None
     return SigningKeys(stores.table, private_keys_at(settings.webhook_keys))

@@ -4,7 +4,7 @@
                       │  ▲                     │
                       └──┘ failed: retry       └─ lease over: begin again, one generation higher
 
-| state     | wake id | next attempt | holder  | what comes next                                     |
+| state     | wake id | next attempt | holder  | next                                                |
 | --------- | ------- | ------------ | ------- | --------------------------------------------------- |
 | idle      | none    | –            | –       | a stream with something new begins a delivery       |
 | in flight | set     | set          | none    | the webhook is called, or the wake event is written |
@@ -12,8 +12,8 @@
 | announced | set     | none         | none    | a worker claims it (pull-wake; without a lease)     |
 | claimed   | set     | none         | worker  | ack, release, or the end of the lease               |
 
-Every function returns the next state; the caller commits it with one conditional write, so only one of two
-transitions from the same state happens.
+Every function returns the next state. The caller commits the state with one conditional write, so only one
+of two transitions from the same state happens.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ JITTER: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DeliveryState:
-    """`next_attempt_ms` is set while a webhook is to be called or a wake event to be written, and in the
-    pause after a delivery was given up. While an attempt is under way, the attempt counts as lost from that
-    time on. `delivered_ms` is when the last delivery arrived: a webhook accepted it, its event was written,
-    or a worker claimed it. `slow`: the webhook took longer than a first attempt may, and is called
-    apart from the others until it is quick."""
+    """`next_attempt_ms` is set while a webhook call or a wake event is due, and in the pause after a delivery
+    was given up. While an attempt is under way, `next_attempt_ms` is its deadline. `delivered_ms` is when the
+    last delivery arrived: a webhook accepted it, its event was written, or a worker claimed it. `slow`: the
+    webhook took longer than the timeout of a first attempt. Slow webhooks are called in slots of their own
+    until they are quick again."""
 
     generation: int = 0
     wake_id: str | None = None
@@ -55,8 +55,8 @@ class DeliveryState:
 
 
 DeliveryPhase = Literal["idle", "delivering", "retrying", "leased", "announced", "claimed"]
-"""The states of the table above, by the names that people are shown. Retrying: the last attempt has failed,
-and another one follows. Leased: the webhook has accepted, and answers later."""
+"""The states of the table above, as the API names them. Retrying: the last attempt failed, and another one
+follows. Leased: the webhook accepted the delivery, and calls back later."""
 
 
 def phase(state: DeliveryState) -> DeliveryPhase:
@@ -89,21 +89,21 @@ def next_step(state: DeliveryState, now_ms: int) -> Step:
     if deadline_ms is None or now_ms < deadline_ms:
         return Step.WAIT
     lease_is_over = state.lease_until_ms is not None and now_ms >= state.lease_until_ms
-    # A retry after the lease was over is one for a new generation: the receiver of an earlier attempt may
-    # still be working.
+    # A retry after the end of the lease gets a new generation: the receiver of an earlier attempt may still
+    # be working.
     return Step.EXPIRE if lease_is_over else Step.DELIVER
 
 
 def due_ms(state: DeliveryState) -> int | None:
-    """When something is to be done for the subscription, whatever happens until then."""
+    """When the next step is due if no event comes before."""
     return state.next_attempt_ms if state.next_attempt_ms is not None else state.lease_until_ms
 
 
 def begin_delivery(
     state: DeliveryState, kind: SubscriptionKind, wake_id: str, now_ms: int, lease_ttl_ms: int
 ) -> DeliveryState:
-    """A new generation, to be delivered. A webhook's lease begins with it (§7.3). Attempts in vain keep
-    counting, so that a receiver that is down, or waits for a slot, is called less and less often."""
+    """A delivery of a new generation. A webhook's lease begins here (§7.3). The count of failed attempts goes
+    on, so that the back-off grows while a receiver is down or waits for a slot."""
     is_webhook = kind is SubscriptionKind.WEBHOOK
     return DeliveryState(
         generation=state.generation + 1,
@@ -118,7 +118,7 @@ def begin_delivery(
 
 
 def start_attempt(state: DeliveryState, now_ms: int, lost_after_ms: int, lease_ttl_ms: int) -> DeliveryState:
-    """Taken by the worker that delivers. If it dies, the attempt counts as lost after `lost_after_ms`."""
+    """The state during an attempt. If the worker dies, the attempt counts as lost after `lost_after_ms`."""
     lease = None if state.lease_until_ms is None else now_ms + lease_ttl_ms
     return replace(
         state, attempts=state.attempts + 1, next_attempt_ms=now_ms + lost_after_ms, lease_until_ms=lease
@@ -126,23 +126,23 @@ def start_attempt(state: DeliveryState, now_ms: int, lost_after_ms: int, lease_t
 
 
 class DeliveryFailure(Enum):
-    """The state in which a failed attempt left the receiver."""
+    """How an attempt failed, and so whether the receiver may still be working."""
 
-    #: It has said no, or was never reached: the next attempt is of the same generation.
+    #: The receiver refused the request or was not reached. The next attempt has the same generation.
     REFUSED = "refused"
-    #: It has dropped the connection behind the request. A new generation fences whatever it still does, so
-    #: the next attempt waits for the back-off alone (§7.1).
+    #: The receiver dropped the connection after the request. The next attempt waits for the back-off alone
+    #: (§7.1); a new generation fences the receiver's late work.
     DROPPED = "dropped"
-    #: It has not answered in time and may be at work: it keeps its lease. Called again before, one that
-    #: always needs longer would be fenced each time, and never be done.
+    #: The receiver did not answer in time, may be working, and keeps its lease. An earlier retry would fence
+    #: a receiver that always needs longer, so its work would never count.
     SILENT = "silent"
 
 
 def attempt_failed(
     state: DeliveryState, now_ms: int, chance: float, failure: DeliveryFailure
 ) -> DeliveryState:
-    """Schedule a retry. If the receiver may have got it, its lease ends with the next attempt, which begins a
-    new generation."""
+    """Schedule a retry. If the receiver may have got the request, its lease ends when the retry is due, so
+    the retry begins a new generation."""
     next_attempt_ms, lease_until_ms = now_ms + retry_delay_ms(state.attempts, chance), state.lease_until_ms
     if lease_until_ms is not None and failure is DeliveryFailure.SILENT:
         next_attempt_ms = max(next_attempt_ms, lease_until_ms)
@@ -152,13 +152,13 @@ def attempt_failed(
 
 
 def attempt_abandoned(state: DeliveryState, now_ms: int) -> DeliveryState:
-    """The webhook has not answered within a first attempt. It is called again at once with all its time,
-    under a new generation, which fences the first call."""
+    """The webhook exceeded the short timeout of a first attempt. The next call is due at once, with the full
+    timeout and a new generation, which fences the first call."""
     return replace(state, failed=True, slow=True, next_attempt_ms=now_ms, lease_until_ms=now_ms)
 
 
 def attempt_deferred(state: DeliveryState, now_ms: int, chance: float) -> DeliveryState:
-    """All slots for slow webhooks are taken: retry later, with a longer pause each time."""
+    """All slots for slow webhooks are taken: retry with exponential back-off."""
     attempts = state.attempts + 1
     return replace(
         state, slow=True, attempts=attempts, next_attempt_ms=now_ms + retry_delay_ms(attempts, chance)
@@ -166,13 +166,13 @@ def attempt_deferred(state: DeliveryState, now_ms: int, chance: float) -> Delive
 
 
 def attempt_succeeded(state: DeliveryState, now_ms: int) -> DeliveryState:
-    """It has arrived; where that was known before, it arrived then."""
+    """The delivery has arrived. If that was known already, `delivered_ms` stays."""
     delivered_ms = state.delivered_ms if state.next_attempt_ms is None else now_ms
     return replace(state, failed=False, attempts=0, next_attempt_ms=None, delivered_ms=delivered_ms)
 
 
 def retry_delay_ms(attempts: int, chance: float) -> int:
-    """The pause before a retry: from 1 s up to 60 s, doubled each time, ±20 %; `chance` is from 0 to 1."""
+    """Exponential back-off: from 1 s up to 60 s, doubled each time, ±20 %; `chance` is from 0 to 1."""
     base: int = min(FIRST_RETRY_MS << min(max(attempts - 1, 0), 16), MAX_RETRY_MS)
     return round(base * (1 + JITTER * (2 * chance - 1)))
 
@@ -187,8 +187,8 @@ def check_unclaimed(state: DeliveryState, now_ms: int) -> None:
 def claim_delivery(
     state: DeliveryState, worker: str, wake_id: str, now_ms: int, lease_ttl_ms: int
 ) -> DeliveryState:
-    """A worker claims the open delivery. If there is none, or its last holder let the lease run out, a new
-    generation begins. A wake event that is still to be written is not needed any more."""
+    """A worker claims the open delivery. If no delivery is open, or the lease of its last holder is over, a
+    new generation begins. A wake event that is not written yet is no longer needed."""
     is_free = state.wake_id is not None and state.holder is None
     return DeliveryState(
         generation=state.generation if is_free else state.generation + 1,
@@ -201,34 +201,34 @@ def claim_delivery(
 
 
 def attempts_in_vain(state: DeliveryState) -> int:
-    """At the end of a lease: one more where a worker has held it, and acked nothing."""
+    """The failed attempts when a lease ends: one more if a worker held the lease."""
     return state.attempts + (state.holder is not None)
 
 
 def check_fence(state: DeliveryState, token_generation: int, generation: int, wake_id: str) -> None:
-    """Raises DeliveryFenced unless token and request are of the delivery that is in flight (§7.3)."""
+    """Raises DeliveryFenced unless token and request belong to the current delivery (§7.3)."""
     if not token_generation == generation == state.generation or wake_id != state.wake_id:
         raise DeliveryFenced
 
 
 def extend_lease(state: DeliveryState, now_ms: int, lease_ttl_ms: int) -> DeliveryState:
-    """A callback or ack without `done`. It proves that the delivery has arrived."""
+    """Apply a callback or ack without `done`, which proves that the delivery has arrived."""
     return replace(attempt_succeeded(state, now_ms), lease_until_ms=now_ms + lease_ttl_ms)
 
 
 def end_delivery(state: DeliveryState) -> DeliveryState:
-    """Done or released: idle, and everything of this delivery is fenced from now on."""
+    """The delivery is done or released: later requests for this delivery are fenced."""
     return DeliveryState(generation=state.generation, delivered_ms=state.delivered_ms, slow=state.slow)
 
 
 def give_up(state: DeliveryState, now_ms: int) -> DeliveryState:
-    """Idle too, but nothing is delivered before a pause is over: subscriptions whose dead letters lead to
-    each other cannot spin."""
+    """End the delivery, with a pause before the next one: subscriptions that follow each other's dead letters
+    cannot spin."""
     return replace(end_delivery(state), next_attempt_ms=now_ms + FIRST_RETRY_MS)
 
 
 def decide_ack(token: str, acked: int, tail: int) -> int:
-    """The offset up to which a stream is processed, inclusive. Raises InvalidAck (§7)."""
+    """Return the offset up to which the stream is processed, inclusive. Raises InvalidAck (§7)."""
     offset = parse_token(token)
     if offset is None:
         raise InvalidAck(f"Ack offset {token[:40]!r} is no offset of a stream")

@@ -1,5 +1,5 @@
-"""Subscriptions in the table: one item that every step of a delivery writes conditionally, and small items
-around it that may be written again at any time.
+"""Subscriptions in the table. Every step of a delivery is a conditional write to the subscription's item. The
+small items around that item may be written again at any time.
 
 Why no delivery is lost
 =======================
@@ -8,11 +8,11 @@ Why no delivery is lost
     delivery ends  write the subscription (idle) ─▶ consistent query of the marks ─▶ and reads of the tails
 
 If the read after the mark still sees the delivery in flight, the delivery ends later, so the query after its
-end finds the mark. If it sees the subscription idle, it begins a delivery. A mark is removed only as it was
-seen: an append behind it raises `start`, and the removal is refused.
+end finds the mark. If the read sees the subscription idle, the reader begins a delivery. The removal of a
+mark is conditional: a later append raises `start`, and the removal is refused.
 
-All that is committed to the subscription's item comes out of the table's stream again, so whoever dies
-between a commit and what follows from it is stood in for by the record.
+The table's stream repeats each commit of the subscription's item. If the process dies after the commit, the
+stream record leads to the next step.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tidemark.log.records import EndMark
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.subscriptions import records
 
-#: Sorts before everything that a path can go on with.
+#: Sorts before every character of a path.
 _NEXT = "\x00"
-#: The most streams that one transaction acks: DynamoDB takes 100 writes, and one is the subscription's own.
+#: Most acks in one transaction: DynamoDB allows 100 writes, and one is the subscription's item.
 ACKS_AT_ONCE = 99
 
 
 class SubscriptionChanged(Exception):
-    """Another transition came first: load the subscription and decide again."""
+    """The item changed since it was read: load the subscription and decide again."""
 
 
 # --- the subscription's own item ----------------------------------------------------
@@ -50,7 +50,7 @@ def load_subscription(table: tables.Table, subscription_id: str) -> records.Subs
 def reload_subscription(
     table: tables.Table, seen: records.SubscriptionRecord
 ) -> records.SubscriptionRecord | None:
-    """As it is now; None if it has ended, also where there is another one of its id."""
+    """The subscription as stored now; None if it has ended, also if a new subscription has its id."""
     latest = load_subscription(table, seen.subscription_id)
     return latest if latest is not None and latest.incarnation == seen.incarnation else None
 
@@ -64,8 +64,8 @@ def load_ended(table: tables.Table, subscription_id: str) -> EndMark | None:
 def put_subscription(
     table: tables.Table, record: records.SubscriptionRecord
 ) -> records.SubscriptionRecord | EndMark:
-    """Returns the record that is stored now: the new one; else one of the same id, or the end mark of one
-    that ended after the creation was dated. A retried creation finds its own record."""
+    """Return the record that is stored now: `record`, or an existing subscription of the same id, or the end
+    mark of one that ended after `record.created_ms`. A retried creation finds its own record."""
     try:
         table.put(records.encode_subscription(record), tables.if_never_or_ended_before(record.created_ms))
     except tables.ConditionFailed as refused:
@@ -86,10 +86,10 @@ def commit_subscription(
     write_id: str,
     acks: Sequence[tables.Write] = (),
 ) -> records.SubscriptionRecord:
-    """Write the next state, if the item is still as it was seen; with `acks` (`ack_link`) together or not at
-    all. Raises SubscriptionChanged. Returns what is stored now.
+    """Write the next state if the item has not changed since `seen`, in one transaction with `acks`
+    (`ack_link`). Returns the stored record. Raises SubscriptionChanged.
 
-    A write that is refused and meets its own mark was sent twice and has landed.
+    If a refused write finds its own `write_id`, the write was sent twice and has landed.
     """
     assert len(acks) <= ACKS_AT_ONCE, "the caller divides them"
     stored = replace(changed, version=seen.version + 1, write_id=write_id)
@@ -118,8 +118,8 @@ def _check_own(existing: schema.Item | None, write_id: str, refused: Exception) 
 
 
 def end_subscription(table: tables.Table, seen: records.SubscriptionRecord, ended_ms: int) -> None:
-    """Replace it by an end mark, whatever state it is in. Its other items are removed later
-    (`remove_belongings`). A repeated deletion finds the mark, or a later subscription."""
+    """Replace the subscription by an end mark, in any state. `remove_belongings` removes its other items
+    later. A repeated deletion finds the mark, or a later subscription."""
     ended_ms = max(ended_ms, seen.created_ms + 1)
     mark = schema.encode_end_mark(
         records.subscription_key(seen.subscription_id), EndMark(ended_ms, seen.incarnation)
@@ -132,14 +132,14 @@ def end_subscription(table: tables.Table, seen: records.SubscriptionRecord, ende
 
 
 def load_roster(table: tables.Table) -> list[records.RosterEntry]:
-    """All subscriptions: one query while they are fewer than some thousands. One whose entry is damaged is
-    left out: the others go on."""
+    """All subscriptions, in one query up to some thousands. A subscription whose entry is damaged is left
+    out: the others go on."""
     pages = tables.pages_around_damage(table, records.ROSTER_PK, records.SLASH, records.BEHIND_SLASH)
     return [records.decode_roster_entry(item) for page in pages for item in page]
 
 
 def put_roster_entry(table: tables.Table, entry: records.RosterEntry) -> None:
-    """May be repeated. One that says `has_explicit` is not overwritten by one that does not."""
+    """Write the entry; may be repeated. An entry without `has_explicit` never overwrites another."""
     with suppress(tables.ConditionFailed):
         table.put(records.encode_roster_entry(entry), None if entry.has_explicit else tables.IF_ABSENT)
 
@@ -168,14 +168,14 @@ def load_link(table: tables.Table, subscription_incarnation: str, path: str) -> 
 def load_links(
     table: tables.Table, subscription_incarnation: str, after: str = "", limit: int | None = None
 ) -> list[records.StreamLink]:
-    """In the order of their paths, from behind `after`; all of them unless `limit` says how many."""
+    """The links in the order of their paths, after the path `after`; all links without a `limit`."""
     low = records.SLASH + after + _NEXT if after else records.SLASH
     items = _pages(table, records.LINKS + subscription_incarnation, low, limit)
     return [records.decode_link(item) for item in islice(items, limit)]
 
 
 def put_link_once(table: tables.Table, link: records.StreamLink) -> bool:
-    """A link that is there already stays as it is. Returns whether there was none."""
+    """Write the link unless there is one. Returns whether it was written."""
     with suppress(tables.ConditionFailed):
         table.put(records.encode_link(link), tables.IF_ABSENT)
         return True
@@ -183,7 +183,7 @@ def put_link_once(table: tables.Table, link: records.StreamLink) -> bool:
 
 
 def change_link(table: tables.Table, seen: records.StreamLink, changed: records.StreamLink) -> None:
-    """Raises SubscriptionChanged if it is not as it was seen."""
+    """Raises SubscriptionChanged if the link has changed since `seen`."""
     try:
         table.put(records.encode_link(changed), _link_as_seen(seen))
     except tables.ConditionFailed as refused:
@@ -192,7 +192,7 @@ def change_link(table: tables.Table, seen: records.StreamLink, changed: records.
 
 
 def remove_link(table: tables.Table, seen: records.StreamLink) -> None:
-    """Raises SubscriptionChanged if it is not as it was seen."""
+    """Raises SubscriptionChanged if the link has changed since `seen`."""
     try:
         table.delete(records.link_key(seen.subscription_incarnation, seen.path), _link_as_seen(seen))
     except tables.ConditionFailed as refused:
@@ -201,7 +201,7 @@ def remove_link(table: tables.Table, seen: records.StreamLink) -> None:
 
 
 def ack_link(seen: records.StreamLink, acked: int, stream_incarnation: str) -> tables.Write:
-    """Part of the transaction that acks: refused where the link was acked or removed in the meantime."""
+    """The write of an ack, for a transaction. The write is refused if the link was acked or removed since."""
     item = records.encode_link(replace(seen, acked=acked, stream_incarnation=stream_incarnation))
     return tables.Write(item, condition=_link_as_seen(seen))
 
@@ -219,8 +219,9 @@ def _link_as_seen(seen: records.StreamLink) -> tables.Condition:
 
 
 def put_mark(table: tables.Table, mark: records.PendingMark) -> None:
-    """A record that arrives late or twice lowers no mark. One of another stream of that name may be older or
-    younger, so what it writes was never there before: whoever has seen a mark cannot take this one for it."""
+    """Write or raise the mark. A stream record that arrives late or twice never lowers it. If the mark names
+    another stream incarnation, either may be the newer one: the new mark gets a random incarnation, so that
+    every conditional removal of an earlier mark is refused."""
     of_this = tables.equals(records.STREAM_INCARNATION, mark.stream_incarnation)
     ahead = tables.AllOf(of_this, tables.Compared(records.START, "<", mark.start))
     try:
@@ -231,7 +232,7 @@ def put_mark(table: tables.Table, mark: records.PendingMark) -> None:
         seen = records.decode_mark(existing)
         if seen.stream_incarnation != mark.stream_incarnation:
             other = replace(mark, stream_incarnation=secrets.token_urlsafe(16))
-            # If it is another one already, nobody has seen that before.
+            # If the mark has changed since, another call has written a mark that no removal knows.
             with suppress(tables.ConditionFailed):
                 table.put(records.encode_mark(other), tables.AnyOf(tables.IF_ABSENT, _mark_as_seen(seen)))
 
@@ -246,7 +247,7 @@ def _mark_as_seen(seen: records.PendingMark) -> tables.Condition:
 def load_marks(
     table: tables.Table, subscription_incarnation: str, after: str = "", limit: int = 100
 ) -> list[records.PendingMark]:
-    """Up to `limit`, in the order of their paths, from behind `after`."""
+    """Up to `limit` marks in the order of their paths, after the path `after`."""
     low = records.SLASH + after + _NEXT if after else records.SLASH
     items, _ = table.query(
         records.MARKS + subscription_incarnation, at_least=low, at_most=records.BEHIND_SLASH, limit=limit
@@ -255,7 +256,7 @@ def load_marks(
 
 
 def remove_mark(table: tables.Table, seen: records.PendingMark) -> None:
-    """Unless an append has raised it since."""
+    """Remove the mark, unless an append has raised it since `seen`."""
     with suppress(tables.ConditionFailed):
         table.delete(records.mark_key(seen), _mark_as_seen(seen))
 
@@ -264,7 +265,7 @@ def remove_mark(table: tables.Table, seen: records.PendingMark) -> None:
 
 
 def remove_belongings(table: tables.Table, subscription_id: str, incarnation: str) -> None:
-    """Roster entry, followers, links and marks of a subscription that has ended. May be repeated."""
+    """Remove roster entry, followers, links and marks of an ended subscription. May be repeated."""
     keys = []
     for link in load_links(table, incarnation):
         keys.append(records.link_key(incarnation, link.path))
@@ -272,7 +273,7 @@ def remove_belongings(table: tables.Table, subscription_id: str, incarnation: st
             keys.append(records.follower_key(records.StreamFollower(link.path, subscription_id, incarnation)))
     marks = _pages(table, records.MARKS + incarnation)
     keys += [{schema.PK: mark[schema.PK], schema.SK: mark[schema.SK]} for mark in marks]
-    # The roster entry goes last: while it is there, appends lead here again.
+    # Remove the roster entry last: while it exists, appends lead here again.
     keys.append(records.roster_key(incarnation))
     for start in range(0, len(keys), tables.MAX_DELETES):
         table.delete_many(keys[start : start + tables.MAX_DELETES])

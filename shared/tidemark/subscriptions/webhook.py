@@ -1,8 +1,8 @@
-"""One call of a webhook: resolve, check every address, connect to the one that was checked, send, read
-little.
+"""Calls a webhook: resolves the name, checks every address, connects to a checked address, sends, and reads a
+bounded response.
 
-A redirect is not followed, a proxy of the environment is not used, and the whole call has one deadline, from
-the question for its address on.
+The call follows no redirect and uses no proxy of the environment. The deadline covers the whole call, with
+the DNS lookup.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tidemark.subscriptions.lookups import Lookups
 from tidemark.subscriptions.state import DeliveryFailure
 from tidemark.subscriptions.webhook_url import WebhookUrl, check_address
 
-#: The addresses of a name that are tried: each has half of the rest of the time, the last one all of it.
+#: Most addresses tried. Each attempt to connect gets half of the remaining time, the last one all of it.
 MOST_ADDRESSES: Final = 4
-#: All that is read of a response.
+#: Most bytes read of a response.
 MAX_RESPONSE_BYTES: Final = 64 * 1024
 
 _LOOKUPS: Final = Lookups()
 Resolve = Callable[[str, int], Sequence[str]]
-"""The addresses of a host name. Raises OSError."""
+"""Returns the addresses of a host name. Raises OSError."""
 
 
 class DeliveryFailed(Exception):
-    """The webhook was not reached, or has not answered. The message names no secret."""
+    """The webhook was not reached, or did not answer. The message contains no secret."""
 
     def __init__(self, message: str, failure: DeliveryFailure = DeliveryFailure.REFUSED) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ def call_webhook(
     timeout_seconds: float,
     resolve: Resolve = resolve_host,
 ) -> WebhookResponse:
-    """Raises DeliveryFailed, and WebhookUrlRejected if an address is not one of the public internet."""
+    """Raises DeliveryFailed, and WebhookUrlRejected if an address is not public."""
     deadline = time.monotonic() + timeout_seconds
 
     def left() -> float:
@@ -84,8 +84,8 @@ def call_webhook(
 
 
 def _connected(addresses: Sequence[str], port: int, left: Callable[[], float]) -> socket.socket:
-    """To the first that can be reached: a name may have an address of IPv6, and this machine no way there.
-    Nothing was sent to the others. Raises OSError."""
+    """Connect to the first address that accepts: a name may have an IPv6 address that this machine cannot
+    reach. Raises OSError."""
     for address in addresses[:-1]:
         with suppress(OSError):
             return socket.create_connection((address, port), left() / 2)
@@ -93,8 +93,8 @@ def _connected(addresses: Sequence[str], port: int, left: Callable[[], float]) -
 
 
 def check_addresses(url: WebhookUrl, addresses: Sequence[str]) -> None:
-    """All of them: a name with one public and one private address could lead to either. Raises
-    WebhookUrlRejected, and OSError where there is none."""
+    """Check all addresses: a call of a name with a public and a private address could go to either. Raises
+    WebhookUrlRejected, and OSError if there is no address."""
     if not addresses:
         raise OSError("the name has no address")
     for text in addresses:
@@ -117,7 +117,7 @@ def _exchange(
 ) -> WebhookResponse:
     silence = DeliveryFailed(f"{url.authority}: no answer in time", DeliveryFailure.SILENT)
     client = http.client.HTTPConnection(url.host, url.port)
-    # Set here, so that the client never opens a connection by itself.
+    # With a socket and without `auto_open` the client never connects to another address.
     client.sock = connection
     client.auto_open = 0
     content = bytearray(MAX_RESPONSE_BYTES)
@@ -125,7 +125,7 @@ def _exchange(
     try:
         client.request("POST", url.target, body, {**headers, **fixed})
         with closing(client.getresponse()) as response:
-            # Into a buffer: `read` takes a chunk of -1 bytes for all that comes.
+            # A buffer bounds the response: `read` has no limit if a chunk gives its size as -1.
             size = response.readinto(content)
             if response.length and size < MAX_RESPONSE_BYTES:
                 raise http.client.IncompleteRead(b"", response.length)
@@ -136,13 +136,13 @@ def _exchange(
             f"{url.authority}: {type(failure).__name__}", DeliveryFailure.DROPPED
         ) from failure
     if is_over():
-        # To http.client, a connection that was cut looks like the end of the headers.
+        # http.client takes a closed connection for the end of the headers.
         raise silence
     return WebhookResponse(response.status, bytes(content[:size]))
 
 
 def _secured(url: WebhookUrl, connection: socket.socket) -> socket.socket:
-    """The certificate must be that of the name in the URL, whatever address was connected to."""
+    """Begin TLS. The certificate must belong to the name in the URL, at any address."""
     if url.is_local:
         return connection
     return _tls().wrap_socket(connection, server_hostname=url.host)
@@ -155,9 +155,9 @@ def _tls() -> ssl.SSLContext:
 
 @contextmanager
 def _until(seconds: float, connection: socket.socket) -> Iterator[Callable[[], bool]]:
-    """Cuts the connection when the time is over. A timeout of the socket alone begins anew with each byte.
-    TLS takes the socket over, so the cut is made through a handle of its own. Yields what says whether it
-    was."""
+    """Shut the connection down at the deadline: a socket's own timeout starts again with each byte. TLS takes
+    the socket over, so the shutdown uses a duplicate handle. Yields a function that returns whether the
+    deadline has passed."""
     handle = connection.dup()
     over = threading.Event()
 

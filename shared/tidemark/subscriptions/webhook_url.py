@@ -1,7 +1,7 @@
-"""The URLs that a webhook may have, and the addresses that it may resolve to (§6.2, §12.8).
+"""The allowed URLs of webhooks, and the allowed addresses of their hosts (§6.2, §12.8).
 
-A URL's text is checked when a subscription is created. The address that its name resolves to is checked at
-each delivery, and the connection is made to exactly the address that was checked.
+The text of a URL is checked when a subscription is created. The resolved address is checked at each delivery,
+and the connection goes to exactly that address.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_URL_BYTES: Final = 2_000
 HTTPS_PORT: Final = 443
-#: One label of a host name, in its ASCII form.
+#: A label of a host name, in its ASCII form.
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
-#: Names that lead nowhere else than to the machine or the network itself (RFC 6761, RFC 6762, RFC 8375).
+#: Names of this machine and of the local network (RFC 6761, RFC 6762, RFC 8375).
 _LOCAL_NAMES: Final = (
     "localhost",
     "local",
@@ -31,11 +31,11 @@ _LOCAL_NAMES: Final = (
     "localdomain",
     "test",
 )
-#: Addresses inside which another one is written that the packet may end at. 64:ff9b:1::/48 is private NAT64.
+#: IPv6 addresses that NAT64 translates to an embedded IPv4 address. (64:ff9b:1::/48 is private NAT64.)
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-#: Not global, whatever the version of Python's tables says: this network, shared address space (CGNAT), the
-#: protocol's own assignments, Azure's wire server, relay anycast, benchmarks, reserved; in IPv6 discard-only,
-#: local NAT64, the protocol's own (Teredo, ORCHID), documentation, 6to4, site-local.
+#: Networks that are not public; `ipaddress` knows only some, depending on Python's version. IPv4: this
+#: network, CGNAT, protocol assignments, Azure's wire server, relay anycast, benchmarks, reserved. IPv6:
+#: discard-only, local NAT64, protocol assignments (Teredo, ORCHID), documentation, 6to4, site-local.
 _REFUSED: Final = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -57,7 +57,7 @@ class WebhookUrl:
 
     @property
     def is_local(self) -> bool:
-        """Plain HTTP to this very machine: for development alone."""
+        """Whether this is plain HTTP to this machine, which is for development only."""
         return self.scheme == "http"
 
     @property
@@ -68,8 +68,8 @@ class WebhookUrl:
 
 
 def parse_webhook_url(text: str, *, allow_local: bool) -> WebhookUrl:
-    """Raises WebhookUrlRejected. With `allow_local` plain HTTP to localhost and 127.0.0.x is accepted too,
-    and nothing else that HTTPS would not be."""
+    """Parse and check the URL. `allow_local` also accepts plain HTTP to localhost and 127.0.0.x. Raises
+    WebhookUrlRejected."""
     if len(text.encode()) > MAX_URL_BYTES or not text.isascii() or re.search(r"[\x00-\x20\x7f\\]", text):
         raise WebhookUrlRejected(
             f"webhook.url must be ASCII without spaces and backslashes, at most {MAX_URL_BYTES} bytes"
@@ -96,14 +96,14 @@ def parse_webhook_url(text: str, *, allow_local: bool) -> WebhookUrl:
 
 
 def is_local_host(host: str) -> bool:
-    """§6.2 names `localhost` and `127.0.0.x`, and no more of 127.0.0.0/8."""
+    """Whether the host is `localhost` or `127.0.0.x`. §6.2 allows no other address of 127.0.0.0/8."""
     last = host.removeprefix("127.0.0.")
     return host == "localhost" or (last != host and last in map(str, range(256)))
 
 
 def _check_host(host: str, *, is_bracketed: bool) -> None:
-    """A public name, or a public address in its one canonical form. A host that some resolvers read as an
-    address (`2130706433`, `0x7f.1`, `127.1`) is neither."""
+    """Accept a public name, or a public address in its canonical form. Some resolvers read other forms as
+    addresses too (`2130706433`, `0x7f.1`, `127.1`): those are refused. Raises WebhookUrlRejected."""
     if is_bracketed:
         try:
             address: IpAddress = ipaddress.IPv6Address(host)
@@ -126,9 +126,8 @@ def _check_host(host: str, *, is_bracketed: bool) -> None:
 
 
 def check_address(address: IpAddress) -> None:
-    """Raises WebhookUrlRejected for an address that is not one of the public internet: loopback, private,
-    link-local (the metadata services), shared, multicast, reserved, and IPv6 forms that hold such an
-    address."""
+    """Raises WebhookUrlRejected for an address that is not public: loopback, private, link-local (metadata
+    services), shared, multicast, reserved, and IPv6 forms of such addresses."""
     inner = _embedded(address)
     if inner is not None:
         return check_address(inner)
@@ -139,7 +138,7 @@ def check_address(address: IpAddress) -> None:
 
 
 def _embedded(address: IpAddress) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 one is a form of: mapped, or translated by NAT64."""
+    """The IPv4 address inside an IPv6 address: mapped, or translated by NAT64."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address.ipv4_mapped is not None:

@@ -1,11 +1,11 @@
-"""The steps that workers take in a delivery (§7): claim, ack, call back, release. One conditional write to
-the subscription's item commits each step.
+"""The steps that workers take in a delivery (§7): claim, ack, call back, release.
 
-`state.py` says what the steps are. A step that loses a race is decided again on what is there.
+`state.py` describes the steps. A conditional write to the subscription's item commits a step. A step that
+loses a race is decided again on the new state.
 
-A delivery's token (§12.9) proves that a callback, an ack or a release comes from whom it was given to. Each
-subscription signs with a secret of its own, which lies in its item and in no answer. So no key has to be
-handed to every function, and the end of a subscription ends all of its tokens.
+A delivery's token (§12.9) authenticates callbacks, acks and releases. The secret that signs the tokens of a
+subscription is in the subscription's item and in no response. The functions therefore need no shared key, and
+the end of a subscription ends all of its tokens.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tidemark.subscriptions.pending import PendingStream
 from tidemark.subscriptions.records import SubscriptionRecord
 from tidemark.subscriptions.state import DeliveryState
 
-#: A worker that extends its lease for longer than this gets a new delivery.
+#: Lifetime of a token, in seconds. A worker that needs longer gets a new delivery.
 TOKEN_SECONDS: Final = 24 * 60 * 60
 _ALGORITHM: Final = "HS256"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A callback, an ack or a release, which is done without acks. `acks` are offsets by path."""
+    """A callback, an ack or a release. A release is `done` and has no acks. `acks` are offsets by path."""
 
     token: str | None
     generation: int
@@ -61,8 +61,8 @@ def commit(
     acks: Sequence[Write] = (),
     between: DeliveryState | None = None,
 ) -> SubscriptionRecord:
-    """Raises SubscriptionChanged. Acks beyond what one transaction takes are committed before, with the state
-    as it was seen, or `between`."""
+    """Write the state of the delivery together with the acks. If the acks need several transactions, those
+    before the last write the state `between`, or else the state of `seen`. Raises SubscriptionChanged."""
     while len(acks) > storage.ACKS_AT_ONCE:
         seen = commit(stores, seen, between or seen.delivery, acks[: storage.ACKS_AT_ONCE])
         acks = acks[storage.ACKS_AT_ONCE :]
@@ -78,8 +78,8 @@ def new_delivery(stores: Stores, seen: SubscriptionRecord) -> DeliveryState:
 
 
 def begin_if_pending(stores: Stores, seen: SubscriptionRecord) -> bool:
-    """After a delivery has ended: begin the next one if a stream still has something new, and say whether. If
-    another transition comes first, that one looks at the streams itself."""
+    """After a delivery has ended, begin the next one if a stream still has something new. Returns whether
+    there is something new. If another transition comes first, that transition looks at the streams itself."""
     if not pending.find_pending(stores, seen, limit=1):
         return False
     with suppress(storage.SubscriptionChanged):
@@ -91,7 +91,7 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
     """A worker takes the lease (§7.2). Raises SubscriptionNotFound, InvalidSubscription, AlreadyClaimed,
     NoPendingWork.
 
-    An append that was acknowledged before the claim is found, though the trigger may not have come by yet.
+    The claim finds every append that was acknowledged before, even if its stream record is late.
     """
 
     def step() -> Claimed:
@@ -99,7 +99,7 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
         now_ms = stores.clock_ms()
         state.check_unclaimed(record.delivery, now_ms)
         if record.delivery.holder is not None and gives_up(record):
-            raise NoPendingWork  # The dead letters are told next.
+            raise NoPendingWork  # The next step writes the dead letter.
         pending.mark_appended(stores, record)
         streams = pending.find_pending(stores, record)
         if not streams and pending.mark_what_is_pending(stores, record):
@@ -110,8 +110,8 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
             record = commit(stores, record, claimed)
             return Claimed(record, make_token(record, now_ms), streams)
         if record.delivery.wake_id is not None:
-            # Its work is gone, and its wake event was read: without this no event would follow. Later appends
-            # leave a mark, and are looked for once more.
+            # The streams of this delivery have nothing new, and its wake event was read. If the delivery
+            # stayed open, no event would follow. `begin_if_pending` finds later appends by their marks.
             begin_if_pending(stores, commit(stores, record, state.end_delivery(record.delivery)))
         raise NoPendingWork
 
@@ -119,7 +119,7 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
 
 
 def gives_up(record: SubscriptionRecord) -> bool:
-    """Whether the delivery whose attempt or lease has ended was the last."""
+    """Whether `max_attempts` is reached, now that the attempt or the lease has ended."""
     most = record.configuration.max_attempts
     return most is not None and state.attempts_in_vain(record.delivery) >= most
 
@@ -132,8 +132,8 @@ def _require_kind(stores: Stores, subscription_id: str, kind: SubscriptionKind) 
 
 
 def answer(stores: Stores, subscription_id: str, kind: SubscriptionKind, answered: Answer) -> bool:
-    """Apply the acks, then extend the lease, or end the delivery where the answer says `done`. Returns
-    whether another one follows. Raises SubscriptionNotFound, InvalidSubscription, DeliveryTokenInvalid,
+    """Apply the acks, then extend the lease, or end the delivery if the answer is `done`. Returns whether
+    another delivery follows. Raises SubscriptionNotFound, InvalidSubscription, DeliveryTokenInvalid,
     DeliveryFenced, InvalidAck, and Busy."""
 
     def step() -> bool:
@@ -146,7 +146,7 @@ def answer(stores: Stores, subscription_id: str, kind: SubscriptionKind, answere
         record = commit(stores, record, last, acks, between=extended)
         if not answered.done:
             return False
-        # Appends just before count too (§7), though their stream records may not have arrived yet.
+        # Recent appends count too (§7): their stream records may not have arrived yet.
         return begin_if_pending(stores, record) or (
             pending.mark_appended(stores, record) and begin_if_pending(stores, record)
         )
@@ -155,10 +155,9 @@ def answer(stores: Stores, subscription_id: str, kind: SubscriptionKind, answere
 
 
 def deliver_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
-    """On an operator's request: begin a delivery for pending streams now, without waiting for the next
-    attempt. It is a new generation, so an attempt that is still under way is fenced. Nothing changes while
-    the first attempt of a delivery is under way. Raises SubscriptionNotFound, AlreadyClaimed, NoPendingWork,
-    Busy."""
+    """Begin a delivery for pending streams now, on an operator's request, without waiting for the back-off.
+    The new generation fences a retry that is under way. Nothing changes during the first attempt of a
+    delivery. Raises SubscriptionNotFound, AlreadyClaimed, NoPendingWork, Busy."""
 
     def step() -> SubscriptionRecord:
         record = activate(stores, require_subscription(stores, subscription_id))
@@ -177,7 +176,7 @@ def deliver_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
 
 
 def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Mapping[str, str]) -> list[Write]:
-    """The writes that raise the cursors, decided on links and tails as they are now. Raises InvalidAck."""
+    """Check the acks against the current links and tails, and return their writes. Raises InvalidAck."""
 
     def decide(ack: tuple[str, str]) -> Write:
         path, token = ack
@@ -198,8 +197,9 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Mapping[str, 
 def finish(
     stores: Stores, record: SubscriptionRecord, streams: Sequence[PendingStream], ended: DeliveryState
 ) -> None:
-    """Ack the streams that the delivery named, and end it (§7.1): a webhook has answered `{"done": true}`, or
-    the delivery is given up. Raises SubscriptionChanged. A link that was acked further or removed stays."""
+    """Ack the streams that the delivery named, and end the delivery (§7.1): a webhook has answered
+    `{"done": true}`, or the delivery is given up. A link that was changed or removed meanwhile stays so.
+    Raises SubscriptionChanged."""
     acks = [
         storage.ack_link(stream.link, stream.tail, stream.stream_incarnation)
         for stream in streams
@@ -211,7 +211,7 @@ def finish(
 
 
 def make_token(record: SubscriptionRecord, now_ms: int) -> str:
-    """For the delivery that is in flight."""
+    """Sign a token for the current delivery."""
     claims = {
         "sub": record.subscription_id,
         "gen": record.delivery.generation,
@@ -221,7 +221,7 @@ def make_token(record: SubscriptionRecord, now_ms: int) -> str:
 
 
 def token_generation(record: SubscriptionRecord, token: str | None, now_ms: int) -> int:
-    """The generation that the token is of. Raises DeliveryTokenInvalid."""
+    """Verify the token and return its generation. Raises DeliveryTokenInvalid."""
     if token is None:
         raise DeliveryTokenInvalid("Authorization must be: Bearer <the wake's token>")
     try:
