@@ -46,6 +46,6 @@ def _handle(record: Mapping[str, Any]) -> bool:
     except NotANotice:
         _log.error("a message that is none of ours was dropped")
     except Exception:  # noqa: BLE001 - whatever it is, the other messages go on
-        _log.exception("a subscription could not be handled; the notice comes again")
+        _log.exception("a subscription could not be handled; the notice is retried")
         return False
     return True

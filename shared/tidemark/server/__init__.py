@@ -1,6 +1,7 @@
-"""The server: one process with the embedded engine, or in a container with AWS behind it.
+"""The server: one process with the embedded engine, or a container that stores its data on AWS.
 
-`tidemark serve` runs it; no function imports it. It imports no `client`, `cli`, `spark` or `ops`.
+`tidemark serve` runs it. No Lambda function imports this package, and this package does not import `client`,
+`cli`, `spark` or `ops`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Signed URLs of blobs, as S3 has them: a URL allows reading, or writing, one blob for an hour."""
+"""Signed URLs of blobs, like S3's presigned URLs: a URL allows reading, or writing, one blob for an hour."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _log: Final = logging.getLogger("tidemark")
 
 _PIECE_BYTES: Final = 256 * 1024
 _WRITTEN_BEFORE: Final = (
-    "A body was uploaded to this URL before, and is written once: publish it with Snapshot-Upload, or POST "
+    "This URL was used before, and takes one upload: publish the uploaded body with Snapshot-Upload, or POST "
     "to .../upload again for another URL"
 )
-#: Pages of other origins use these URLs too, and a browser saves what comes, whatever its type.
+#: Allow pages of other origins, and make a browser save the blob, because it could be HTML with scripts.
 _HEADERS: Final = [
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"GET, PUT"),
@@ -41,7 +41,7 @@ _HEADERS: Final = [
 
 
 class BlobUrls:
-    """ASGI middleware in front of everything else. The signature of a URL is the permission."""
+    """ASGI middleware in front of the whole application. The signature of a URL is the permission."""
 
     def __init__(self, application: Application, blobs: BlobFiles) -> None:
         self._application = application
@@ -55,7 +55,7 @@ class BlobUrls:
         if method == "OPTIONS":
             return _answer(send, 204, b"")
         if not self._may(method, key, asked):
-            return _refuse(send, 403, "The URL's signature does not allow this, or its time is over")
+            return _refuse(send, 403, "The URL has expired, or its signature does not allow this request")
         if method == "PUT":
             return self._take(key, receive, send)
         return self._hand_out(key, asked, send)
@@ -66,11 +66,11 @@ class BlobUrls:
         return is_signed and time.time() <= int(asked["until"])
 
     async def _hand_out(self, key: str, asked: dict[str, str], send: Send) -> None:
-        """A blob that does not fit its checksum ends before its last piece, and the connection with it."""
+        """Send a blob. If its checksum is wrong, the connection is cut off before the last piece."""
         try:
             file = await asyncio.to_thread(self._blobs.path_of(key).open, "rb")
         except FileNotFoundError:
-            return await _refuse(send, 404, "There is no such blob: it was removed, or never put there")
+            return await _refuse(send, 404, "There is no such blob: it was removed, or never uploaded")
         with file:
             content_type = asked.get("type", "application/octet-stream")
             size = os.fstat(file.fileno()).st_size
@@ -87,8 +87,8 @@ class BlobUrls:
         return None
 
     async def _take(self, key: str, receive: Receive, send: Send) -> None:
-        """A client that leaves before its end, or sends too much, has put nothing there. What is there stays
-        as it is: it may be published by now."""
+        """Store an upload. Nothing is stored if the client disconnects early or sends too much. An existing
+        blob is never overwritten, because it may be published already."""
         try:
             if await asyncio.to_thread(self._blobs.path_of(key).exists):
                 raise WrittenBefore
@@ -103,7 +103,7 @@ class BlobUrls:
 
 @asynccontextmanager
 async def _on_threads(writing: AbstractContextManager[IO[bytes]]) -> AsyncIterator[IO[bytes]]:
-    """Enters and leaves the block on threads, because both wait for the disk."""
+    """Enter and leave the context manager on threads, because both wait for the disk."""
     file = await asyncio.to_thread(writing.__enter__)
     try:
         yield file

@@ -1,8 +1,7 @@
 """HTTP connections of the local server, with the limits that uvicorn lacks.
 
-A connection that sends half a request, or does not read its response, holds a descriptor and memory
-that no other client can have. Each of the limits can be set by an environment variable
-(`docs/reference/limits.md`).
+A client that sends half a request, or does not read its response, occupies a descriptor and memory that
+other clients need. Environment variables set the limits (`docs/reference/limits.md`).
 """
 
 from __future__ import annotations
@@ -25,40 +24,40 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tidemark.protocol.caching import NO_STORE
 from tidemark.settings import parse_number
 
-#: A transport buffers so much of a response before the writer has to wait.
+#: The application waits while more of its response than this is in the transport's buffer.
 WRITE_BUFFER_BYTES: Final = 16 * 1024
-#: The kernel buffers so much beyond that. Its default is up to 4 MB for a client that does not read.
+#: The kernel's send buffer. Its default grows to 4 MB for a client that does not read.
 SEND_BUFFER_BYTES: Final = 256 * 1024
-#: So many descriptors are not a client's: the engines, the listener, log files, the loop itself.
+#: Descriptors that no client uses: the engine, the listener, log files, the event loop.
 OWN_DESCRIPTORS: Final = 64
-#: The limit is not raised further, whatever the system allows.
+#: Upper bound for the limit of open descriptors, even if the system allows more.
 MOST_DESCRIPTORS: Final = 65_536
 _RETRY_SECONDS: Final = 5
-#: After this many connections have ended, and none for a moment, freed memory is returned to the system;
-#: after so many moments in any case.
+#: When 100 connections have ended, freed memory is returned to the system after the first 2 s without
+#: another end, or after 16 such intervals.
 TRIM_AFTER: Final = 100
 TRIM_SECONDS: Final = 2.0
 TRIM_WAITS: Final = 15
-#: Bytes of bodies after which Python looks for garbage among young objects. Python itself counts objects
-#: alone, and a large body is one.
+#: Bytes of request bodies after which young garbage is collected. Python's own trigger counts objects, and a
+#: large body is one object.
 COLLECT_AFTER_BYTES: Final = 64 * 1024 * 1024
-#: A connection that is refused is read for so long, so that its client reads why; with more than so
-#: many of them at once the next ones are closed without a word.
+#: Seconds for which a refused connection is drained, so that the client can read the response. While 64
+#: connections are drained, the next refused ones are closed without a response.
 LINGER_SECONDS: Final = 2.0
 MOST_LINGERING: Final = 64
-#: The most bytes of a request's target and headers, and of what stands around the pieces of a body. The
-#: parser holds them, copies them with each read, and has no limit of its own.
+#: Limit for a request's target and headers, and for the framing of a chunked body. The parser buffers these
+#: bytes, copies them with each read, and has no limit of its own.
 MAX_HEAD_BYTES: Final = 64 * 1024
-#: A header has so many bytes beside its name and value.
+#: Overhead of a header beside its name and value, in bytes.
 _FIELD_BYTES: Final = len(": \r\n")
-#: Matches a target that is a URL: its host, and its path and query (RFC 9112 §3.2.2).
+#: Matches a request target in absolute form, a URL (RFC 9112 §3.2.2): the host, then the path and query.
 ABSOLUTE_FORM: Final = re.compile(rb"https?://(?:[^/?#@]*@)?([^/?#@]+)/?(.*)", re.IGNORECASE)
 #: The first byte of a TLS handshake. No HTTP request begins with it.
 TLS_HANDSHAKE: Final = b"\x16"
 
 
 _LEAST: Final = sys.float_info.min
-#: Each variable sets these limits. One variable covers all waits for a client that stalls.
+#: The limits that each variable sets. One variable covers all waits for a client that stalls.
 _VARIABLES: Final = {
     "STALL_SECONDS": ("header_seconds", "body_seconds", "send_seconds"),
     "KEEP_ALIVE_SECONDS": ("keep_alive_seconds",),
@@ -71,11 +70,11 @@ class Limits:
     header_seconds: float = 20.0
     #: The longest wait between two pieces of a request's body.
     body_seconds: float = 30.0
-    #: A client may leave its response unread for so long.
+    #: The longest time for which a client may leave its response unread.
     send_seconds: float = 30.0
-    #: A connection is kept for so long between two requests.
+    #: The longest time between two requests on a connection.
     keep_alive_seconds: float = 75.0
-    #: So many connections at once, but no more than there are descriptors for.
+    #: The most open connections. The number of descriptors can lower this limit.
     max_connections: float = 10_000
 
     @classmethod
@@ -91,7 +90,7 @@ class Limits:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of open descriptors as far as the system allows. Returns the new limit."""
+    """Raise the limit of open descriptors as far as the system allows. Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -101,19 +100,19 @@ def raise_descriptor_limit() -> int:
 
 
 def connections_within(limits: Limits, descriptors: int) -> int:
-    """How many connections to accept: a request may need one to storage beside its own."""
+    """The number of connections to accept. A request can need a second descriptor, for storage."""
     return max(1, min(int(limits.max_connections), (descriptors - OWN_DESCRIPTORS) // 2))
 
 
 def protocol_of(limits: Limits, max_connections: int) -> type[HttpToolsProtocol]:
-    """The class of connections that uvicorn is to make."""
+    """The class that uvicorn instantiates for each connection."""
     bounds = {"limits": limits, "max_connections": max_connections, "lingering": set()}
     return type("Connection", (Connection,), bounds)
 
 
 def refusal_of(version: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-    """The status and message for a request that is too long, or that a server must refuse (RFC 9112 §3.2,
-    §6.1). `headers` have lower-case names."""
+    """The status and error text for a request that is too long, or that a server must refuse (RFC 9112 §3.2,
+    §6.1); else None. Names in `headers` are lower-case."""
     if len(target) + sum(len(name) + len(value) + _FIELD_BYTES for name, value in headers) > MAX_HEAD_BYTES:
         return TOO_LONG
     hosts = [value for name, value in headers if name == b"host"]
@@ -134,10 +133,10 @@ TOO_LONG: Final = (
 
 
 class FreedMemory:
-    """Gives memory back to the system after many connections have ended.
+    """Returns memory to the system after many connections have ended.
 
-    The C library returns a page when it is told to; Python returns a megabyte when nothing in it is in use.
-    The names of attributes that were looked up lately are enough to hold many of them.
+    The C library returns free pages only when `malloc_trim` is called. Python returns an arena of 1 MB only
+    when no object in it is in use, and the attribute names in its type cache alone keep many arenas in use.
     """
 
     def __init__(self) -> None:
@@ -145,7 +144,7 @@ class FreedMemory:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Only glibc has it.
 
     def received(self, size: int) -> None:
-        """A piece of a body has arrived."""
+        """Count a piece of a request body."""
         self._received += size
         if self._received >= COLLECT_AFTER_BYTES:
             self._received = 0
@@ -157,7 +156,7 @@ class FreedMemory:
             loop.call_later(TRIM_SECONDS, self._give_back_or_wait, loop, self._ended, TRIM_WAITS)
 
     def _give_back_or_wait(self, loop: asyncio.AbstractEventLoop, seen: int, waits: int) -> None:
-        """Once no more connections end, or after so many waits."""
+        """Return memory if no connection has ended since, or if no waits are left."""
         if self._ended > seen and waits:
             loop.call_later(TRIM_SECONDS, self._give_back_or_wait, loop, self._ended, waits - 1)
             return
@@ -169,7 +168,7 @@ class FreedMemory:
 
 
 class _UntilClose(int):
-    """The length of a response that ends with its connection: any number of bytes fits."""
+    """The Content-Length of a response that ends when its connection closes: uvicorn accepts any size."""
 
     __hash__ = int.__hash__
 
@@ -184,7 +183,7 @@ class _UntilClose(int):
 
 
 class CutsOffUnread(asyncio.Protocol):
-    """A connection whose client is cut off when it leaves what it was sent unread for too long."""
+    """A connection that is cut off if its client does not read for `send_seconds`."""
 
     limits: ClassVar[Limits] = Limits()
     loop: asyncio.AbstractEventLoop
@@ -208,8 +207,8 @@ class CutsOffUnread(asyncio.Protocol):
 
 
 class Connection(CutsOffUnread, HttpToolsProtocol):
-    """Has two timers: one for a request that is still arriving, one for a response that is not read. Neither
-    runs when a request arrives whole and its response is read at once."""
+    """An HTTP connection with two timers: one for a request that is still arriving, one for a response that
+    the client does not read. Neither runs if a request arrives whole and its response is read at once."""
 
     max_connections: ClassVar[int] = 10_000
     lingering: ClassVar[set[Connection]] = set()
@@ -219,9 +218,9 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
         super().__init__(*given, **named)
         self._receiving: asyncio.TimerHandle | None = None
         self._has_headers = self._has_begun = self.is_upgraded = False
-        #: The bytes of the reads since a request or a piece of its body began: what the parser holds.
+        #: Bytes in the parser's buffer: received since a request, or a piece of its body, began.
         self._held_bytes = 0
-        #: Why the headers of the request cannot be answered otherwise.
+        #: The status and error text if the request's headers are refused.
         self._refusal: tuple[int, str] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -268,34 +267,34 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
             self._stop_receiving()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
-        """uvicorn calls this, and logs one line, when the bytes are not HTTP."""
+        """Refuse the request. uvicorn calls this, and logs one line, if the bytes are not HTTP."""
         self._stop_receiving()
         if self._has_headers and not self.cycle.response_started:
             self._hide_client()
         elif self._is_in_use():
-            self.transport.close()  # The response to an earlier request is on its way.
+            self.transport.close()  # A response to an earlier request is being sent.
             return
         self._refuse(*(self._refusal or (400, "This is not a valid HTTP/1.1 request; see RFC 9112")))
 
     def _should_upgrade(self) -> bool:
-        """HTTP/1.0 cannot ask for it (RFC 9110 §7.8), and nobody while an earlier response is being sent."""
+        """Refuse an upgrade for HTTP/1.0 (RFC 9110 §7.8), and while an earlier response is being sent."""
         is_possible = self.parser.get_http_version() != "1.0" and not self._is_in_use()
         return is_possible and super()._should_upgrade()
 
     def handle_websocket_upgrade(self) -> None:
-        """From here on the connection is a `SocketConnection`."""
+        """Hand the connection over to a `SocketConnection`."""
         self._stop_receiving()
         self._has_begun = self._has_headers = False
         self.is_upgraded = True
         super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
-        """A callback of httptools, as the next four."""
+        """A callback of httptools, like the next four methods."""
         self._has_begun, self._held_bytes = True, 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools calls it for trailer fields too, which are no headers (RFC 9110 §6.5.1): dropped."""
+        """Drop trailer fields: httptools calls this for them too, but they are no headers (RFC 9110 §6.5.1)."""
         if not self._has_headers:
             super().on_header(name, value)
 
@@ -312,10 +311,10 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
         if url := ABSOLUTE_FORM.fullmatch(self.url):
             self.url = b"/" + url[2]
             self.headers[:] = [(b"host", url[1]), *(pair for pair in self.headers if pair[0] != b"host")]
-        super().on_headers_complete()  # Raises where the target is no path, as of CONNECT.
+        super().on_headers_complete()  # Raises if the target is no path, as in a CONNECT request.
         self._has_headers = True
         if version == "1.0":
-            # It knows no chunks (RFC 9112 §6.1), and its connection is not kept.
+            # HTTP/1.0 has no chunked coding (RFC 9112 §6.1), and the connection is not kept alive.
             cycle: Any = self.cycle
             cycle.chunked_encoding, cycle.expected_content_length = False, _UntilClose()
             cycle.default_headers = [pair for pair in cycle.default_headers if pair[0] != b"keep-alive"]
@@ -333,18 +332,18 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
         return self in self.lingering or self.transport.is_closing()
 
     def _is_in_use(self) -> bool:
-        """A response is being sent, or the keep-alive timer runs already."""
+        """Whether a response is being sent, or the keep-alive timer runs already."""
         cycle: Any = self.cycle
         return self.timeout_keep_alive_task is not None or (cycle is not None and not cycle.response_complete)
 
     def _give_up_headers(self) -> None:
-        if self._is_in_use():  # It is the next request that has begun.
+        if self._is_in_use():  # A response is being sent; the timer belongs to the request after it.
             self._receiving = self.loop.call_later(self.limits.header_seconds, self._give_up_headers)
         elif self._has_begun:
             seconds = self.limits.header_seconds
             self._refuse(408, f"The request's headers did not arrive within {seconds:g} s")
         else:
-            self.transport.close()  # No request has begun, so there is nothing to respond to.
+            self.transport.close()  # No request has begun, so none gets a response.
 
     def _give_up_body(self) -> None:
         if self.flow.read_paused:  # This server has paused reading.
@@ -357,14 +356,14 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
             self._refuse(408, f"No more of the request's body arrived for {seconds:g} s")
 
     def _hide_client(self) -> None:
-        """The application has this request already: to it, the client is gone, so that it sends no second
-        response, and no `100 Continue`."""
+        """Report a disconnect to the application, which has this request already, so that the application
+        sends neither a second response nor `100 Continue`."""
         cycle: Any = self.cycle
         cycle.disconnected, cycle.waiting_for_100_continue = True, False
         cycle.message_event.set()
 
     def _refuse(self, status: int, error: str, headers: str = "") -> None:
-        """Respond to a request that has not arrived whole, and close the connection."""
+        """Respond to a request that has not fully arrived, and close the connection."""
         self.connections.discard(self)
         if len(self.lingering) >= MOST_LINGERING:
             self.transport.abort()

@@ -1,10 +1,10 @@
-"""`python -m tidemark.server.container`: the application on tables, bucket and queues that exist already.
+"""`python -m tidemark.server.container`: the application on existing tables, bucket and queues of AWS.
 
-One process for many waiting readers, where a function would be one for each (`container/template.yaml`). It
-takes the functions' variables, and `HOST` (0.0.0.0), `PORT` (8080), the limits of connections, and
-`DRAIN_SECONDS` (25): seconds after SIGTERM for requests and calls of the durable proxy that run.
+One process serves many waiting readers; Lambda needs an environment for each (`container/template.yaml`).
+The variables are those of the functions, `HOST` (0.0.0.0), `PORT` (8080), the limits of connections, and
+`DRAIN_SECONDS` (25): seconds after SIGTERM in which running requests and proxy calls can finish.
 
-With `DATA_DIR`, a folder on a volume, it is `tidemark serve`: a single node that needs nothing else.
+With `DATA_DIR`, a folder on a volume, the container runs `tidemark serve`: a single node without AWS.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DRAIN_SECONDS: Final = "25"
 
 
 def main() -> int:
-    """The process's exit code."""
+    """Run until SIGINT or SIGTERM. Return the exit code."""
     if os.environ.get("DATA_DIR"):
         return serve_embedded(environment=_environment())
     logging.basicConfig(format="%(message)s")

@@ -1,5 +1,5 @@
-"""The HTTP server: uvicorn, with an end that does not wait for readers that wait, and its WebSockets, with
-the limits that uvicorn lacks."""
+"""The HTTP server: uvicorn with a shutdown that does not wait for long polls, and its WebSockets with the
+limits that uvicorn lacks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from tidemark.server import Application, Message, Receive, Scope, Send, connecti
 from tidemark.server.ports import LOOPBACK, health, port_of
 from tidemark.server.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
 
-#: A read takes at most twice that, and all of its frames are parsed before another connection has its turn.
+#: Receive buffer of a WebSocket. A read returns at most twice this size, and all its frames are parsed before
+#: another connection is served.
 RECEIVE_BUFFER_BYTES: Final = 32 * 1024
-#: A message has no more fragments. An empty one costs its sender only six bytes.
+#: The most fragments of a WebSocket message. An empty fragment costs its sender only 6 bytes.
 MAX_FRAGMENTS: Final = 100
 
 
 class _Handshakes(ServerProtocol):
-    """A refused handshake gets a JSON body with its `error`, as every refused request does."""
+    """Answers a refused handshake with a JSON body with `error`, as for every refused request."""
 
     def reject(self, status: HTTPStatus | int, text: str) -> Response:
         error = text.strip() or HTTPStatus(status).phrase
@@ -62,7 +63,8 @@ class SocketConnection(connections.CutsOffUnread, WebSocketsSansIOProtocol):
             self._refuse_handshake()
 
     def _refuse_handshake(self) -> None:
-        """uvicorn does not answer one that websockets cannot read: it is too large, or has a body."""
+        """Answer a handshake that is too large or has a body: the websockets library cannot parse it, and
+        uvicorn then sends no response."""
         answer, fault = b"".join(self.conn.data_to_send()), self.conn.handshake_exc
         if not answer:
             reason = f"Failed to open a WebSocket connection: {fault and fault.__cause__}."
@@ -72,7 +74,7 @@ class SocketConnection(connections.CutsOffUnread, WebSocketsSansIOProtocol):
         self.transport.close()
 
     def handle_ping(self) -> None:
-        """A client that reads nothing gets no pongs either."""
+        """Drop the pong if the client does not read, because pongs would pile up in the buffer."""
         if self.writable.is_set():
             super().handle_ping()
         else:
@@ -84,7 +86,7 @@ class SocketConnection(connections.CutsOffUnread, WebSocketsSansIOProtocol):
             self._close(1009)
 
     def send_receive_event_to_app(self) -> None:
-        """uvicorn closes a socket for text that is not UTF-8 (RFC 6455 §8.1), and logs a traceback."""
+        """Close the socket if a text is not UTF-8 (RFC 6455 §8.1), where uvicorn would log a traceback."""
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()
@@ -101,9 +103,9 @@ class SocketConnection(connections.CutsOffUnread, WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         await self.writable.wait()
         if self.close_sent:
-            raise ClientDisconnected  # uvicorn takes that for a mistake of the application.
+            raise ClientDisconnected  # uvicorn would report an error of the application.
         await super().send(message)
-        # uvicorn would report a handshake that was refused as one that nobody answered.
+        # Without this, uvicorn reports a refused handshake as unanswered.
         self.handshake_complete = self.handshake_complete or self.close_sent
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,32 +115,32 @@ class SocketConnection(connections.CutsOffUnread, WebSocketsSansIOProtocol):
 
 
 def sockets_of(limits: connections.Limits) -> type[SocketConnection]:
-    """The class of WebSockets that uvicorn is to make."""
+    """The class that uvicorn instantiates for each WebSocket."""
     return type("SocketConnection", (SocketConnection,), {"limits": limits})
 
 
-#: How long running requests have to finish once the end was asked for; then they are cut off.
+#: Seconds in which running requests can finish after SIGTERM; then they are cut off.
 GRACE_SECONDS: Final = 1.0
-#: uvicorn cuts requests off so much later, as a backstop: it reports them as errors.
+#: Seconds after the grace period until uvicorn itself cuts requests off, and reports each as an error.
 BACKSTOP_SECONDS: Final = 10
 READY_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.02
 HEALTH_PATH: Final = "/v1/health"
 DEFAULT_LIMITS: Final = connections.Limits()
-#: A socket's client that does not answer a ping for so long is gone.
+#: The interval between pings on a WebSocket, and the longest wait for the pong before it is closed.
 PING_SECONDS: Final = 60.0
-#: A status that no response has.
+#: A status above all real ones: nothing is logged.
 _NEVER: Final = 1000
 WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
 
 
 class NotHealthy(RuntimeError):
-    """The server runs, but its health check does not say so."""
+    """The server ended at its start, or its health check failed."""
 
 
 class Requests:
-    """The requests in flight, so that they can be cut off politely: 503, or the end of the stream. A socket
-    has been told of the end by then, and waits at most for storage."""
+    """Tracks the requests in flight, so that a shutdown can end each with a 503 or the end of its stream.
+    Sockets get uvicorn's shutdown event before that, and then wait at most for storage."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -146,7 +148,7 @@ class Requests:
         self._ending = False
         #: The end of the grace period, by the event loop's clock.
         self.ends_at = 0.0
-        #: None until the server is ready: its own health checks are not logged.
+        #: None until the server is ready, so that its own health checks are not logged.
         self.log: RequestLog | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,7 +167,7 @@ class Requests:
             self._tasks.discard(task)
 
     def seconds_left(self) -> float:
-        """The rest of the grace period, for work that is no request."""
+        """The rest of the grace period, for work outside of requests."""
         return max(0.0, self.ends_at - asyncio.get_running_loop().time())
 
     def end(self) -> None:
@@ -208,7 +210,7 @@ class Requests:
 
 
 class Server(uvicorn.Server):
-    """Leaves the signals to its caller."""
+    """A server that leaves signals to its caller."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -225,17 +227,14 @@ async def serve(
     log: RequestLog | None = None,
     grace_seconds: float = GRACE_SECONDS,
 ) -> None:
-    """Serves until `stopping` is set, or, on the main thread, SIGINT or SIGTERM comes. Calls `on_ready` once
-    it is healthy.
-
-    Requests that run then have `grace_seconds` to finish, and so have calls of the durable proxy; after that
-    they are ended.
+    """Serve until `stopping` is set or, on the main thread, SIGINT or SIGTERM arrives. Call `on_ready` when
+    the health check succeeds. Running requests and proxy calls then have `grace_seconds` to finish.
 
     Raises NotHealthy.
     """
     requests = Requests(application)
     server = Server(_configuration(requests, limits, grace_seconds))
-    if threading.current_thread() is threading.main_thread():  # The process is a server, and nothing else.
+    if threading.current_thread() is threading.main_thread():  # The process does nothing but serve.
         spare_what_is_loaded()
         for name in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(name, stopping.set)
@@ -250,7 +249,7 @@ async def serve(
             on_ready()
             await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
         if not asked.done():
-            raise NotHealthy("the server ended by itself; see above")
+            raise NotHealthy("the server ended by itself; see the log above")
     finally:
         server.should_exit = True
         loop = asyncio.get_running_loop()
@@ -262,7 +261,7 @@ async def serve(
 
 
 def _end(server: Server, requests: Requests) -> None:
-    """Cuts off the requests that still run. A client that does not read gets no end of its response."""
+    """Cut off the running requests. A connection whose client does not read is aborted."""
     for connection in list(server.server_state.connections):
         if isinstance(connection, connections.CutsOffUnread) and connection.is_unread:
             connection.transport.abort()
@@ -270,7 +269,7 @@ def _end(server: Server, requests: Requests) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop of uvloop, if that is installed."""
+    """The event loop of uvloop, if uvloop is installed."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
@@ -285,7 +284,7 @@ def _configuration(
         application,
         http=connections.protocol_of(limits, max_connections),
         timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
-        # A client that is not told closes too late, and then what it sends meets a reset.
+        # Without this header a client may send on a connection that the server is closing, and get a reset.
         headers=[("keep-alive", f"timeout={math.ceil(limits.keep_alive_seconds)}")],
         ws=sockets_of(limits),
         ws_max_size=MAX_FRAME_BYTES,
@@ -301,7 +300,7 @@ def _configuration(
 
 
 async def _wait_until_healthy(listener: socket.socket) -> None:
-    """Raises NotHealthy."""
+    """Poll the health check. Raises NotHealthy."""
     bound, port = str(listener.getsockname()[0]), port_of(listener)
     host = WILDCARDS.get(bound, bound)
     deadline = asyncio.get_running_loop().time() + READY_SECONDS

@@ -1,7 +1,7 @@
-"""One running system per data directory.
+"""Allows one running system per data directory.
 
-The lock is an flock on a file, and the engines inherit the descriptor. The kernel lets go of it only when the
-last of these processes is gone, so no engine of an earlier run has its files open once the lock is taken.
+The lock is an flock on a file. Child processes inherit the descriptor, so the kernel releases the lock only
+when all these processes have ended. No earlier run then has data files open.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LOCK_NAME = "lock"
-#: After kill -9 the engines follow within milliseconds; a start that comes right then waits for them.
+#: Longest wait for the lock: after kill -9 of a server, its child processes end some milliseconds later.
 _PATIENCE_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
 
 class DataDirectoryInUse(RuntimeError):
-    """Another process holds the data directory; the message says which."""
+    """Another process uses the data directory. The message names its process id."""
 
 
 @contextmanager
 def locked(directory: Path, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[int]:
-    """The lock is held until the end of the block, and of every process that inherited its descriptor, which
-    this yields. Makes the directory if it is not there. Raises DataDirectoryInUse, OSError."""
+    """Hold the lock until the end of the block, and of each process that inherited the descriptor. Yield the
+    descriptor. Make the directory if it is missing. Raises DataDirectoryInUse, OSError."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

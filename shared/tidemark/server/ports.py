@@ -1,4 +1,4 @@
-"""Ports: free ones for the engines, the asked-for one for the server, and whether something answers there."""
+"""Ports: bind the configured port, find a free port, and probe the health check on a port."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ HEALTH_SECONDS = 60.0
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that already listens, so that nobody can take the port in between. Raises OSError."""
+    """Bind and listen at once, so that no other process can take the port meanwhile. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only where the protocol is named; without it each answer on a connection that
-    # stays open waits 40 ms for the client's delayed acknowledgement. uvloop sets it always.
+    # asyncio sets TCP_NODELAY only if the protocol is named; uvloop sets it always. Without TCP_NODELAY each
+    # response on a kept connection waits 40 ms for the client's delayed acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,7 +27,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def free_port() -> int:
-    """A port that is free now. Another process may take it first: callers must expect that."""
+    """Find a free port. Another process may take the port first, which callers must expect."""
     with listening_socket(LOOPBACK, 0) as listener:
         return port_of(listener)
 
@@ -37,7 +37,7 @@ def port_of(listener: socket.socket) -> int:
 
 
 def health(host: str, port: int, path: str) -> int | None:
-    """The status of a GET; None if there is no whole answer."""
+    """The status of a GET; None if there is no complete response."""
     connection = http.client.HTTPConnection(host, port, timeout=HEALTH_SECONDS)
     try:
         connection.request("GET", path)

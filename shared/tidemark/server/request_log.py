@@ -1,8 +1,8 @@
-"""The request log of the local server: one line a request, on standard error.
+"""The request log of the server: one line for each request, on standard error.
 
-`LOG_LEVEL=INFO` logs every request once its response has ended; `WARNING`, the default, logs those that are
-answered 4xx or 5xx, with the error's text, unless a producer sends them again because they overtook another;
-`ERROR` logs 5xx alone. Queries and headers are left out: they may hold tokens.
+`LOG_LEVEL=INFO` logs every request when its response has ended. `WARNING`, the default, logs the 4xx and 5xx
+with the error's text, except for a producer's append that overtook an earlier one, because the producer
+retries it. `ERROR` logs only 5xx. Queries and headers are left out, because they can contain tokens.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final, TextIO
 from tidemark.observability.metrics import overtook
 from tidemark.server import Message, Scope
 
-#: So much of an error's body is kept: the reason is at its beginning.
+#: Bytes kept of an error's body: the reason is at its beginning.
 ERROR_BYTES: Final = 4096
-#: The client left before it had sent its request: nobody got this status, and the application has logged it.
+#: Status of a request whose client disconnected while sending it. The application has logged that already.
 CLIENT_LEFT: Final = 499
 
 
@@ -38,7 +38,7 @@ class LoggedRequest:
         self.error = b""
 
     def watch(self, message: Message) -> None:
-        """Takes note of a message of the response, in the order in which they are sent."""
+        """Collect fields from the next message of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = message.get("headers", ())
@@ -52,11 +52,11 @@ class LoggedRequest:
 
 
 class RequestLog:
-    """Writes the lines. `level` is one of `logging`'s numbers."""
+    """Writes the lines. `level` is a level of `logging`."""
 
     def __init__(self, output: TextIO, level: int = logging.WARNING) -> None:
         self._output = output
-        #: Responses with a lower status are not logged, and nothing is collected for them.
+        #: Responses with a lower status are not logged, and their fields are not collected.
         self.from_status = 0 if level <= logging.INFO else 400 if level <= logging.WARNING else 500
 
     def write(self, scope: Scope, request: LoggedRequest) -> None:
@@ -69,14 +69,14 @@ class RequestLog:
         status = str(request.status) if request.status else "no response"
         line = f"{scope['method']} {path} {status} {', '.join(parts)}"
         reason = f": {error}" if error else ""
-        # One write, as in `report`: other threads write there too.
+        # One write for the whole line, because other threads write to standard error too.
         self._output.write(f"{time.strftime('%H:%M:%S')} {line}{reason}\n")
         self._output.flush()
 
 
 def write_audit_lines(output: TextIO) -> None:
-    """The lines that authorization logs for changes, with the time. A function's platform does this for it;
-    here nothing else would write them, because they are no warnings."""
+    """Print the audit log's lines, with the time. On Lambda the platform prints them. Here Python would drop
+    them, because their level is below WARNING."""
     handler = logging.StreamHandler(output)
     formatter = handler.formatter = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
@@ -85,7 +85,7 @@ def write_audit_lines(output: TextIO) -> None:
 
 
 def error_text(body: bytes) -> str:
-    """The sentence in an error's body: the application's `error`, or the gateway's `message`."""
+    """The error text in a JSON body: the application's `error`, or the gateway's `message`."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -95,16 +95,16 @@ def error_text(body: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    """Control characters escaped: a request must not write lines of its own."""
+    """Escape control characters, so that a request cannot forge lines of the log."""
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def report(text: str) -> None:
-    """A line, or several; the last newline is added."""
+    """Print a line, or several, and a newline."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def report_failure(error: BaseException) -> None:
-    """Report an error with its traceback, and those of its causes."""
+    """Print an error's traceback, and the tracebacks of its causes."""
     report("".join(traceback.format_exception(error)).rstrip("\n"))

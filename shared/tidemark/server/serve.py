@@ -1,7 +1,7 @@
 """`tidemark serve`: the whole system in this process, on one data directory.
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING;
-INFO logs every request), `JANITOR_SECONDS` (300; 0 leaves it out), `DRAIN_SECONDS` (1).
+INFO logs every request), `JANITOR_SECONDS` (300; 0 turns the janitor off), `DRAIN_SECONDS` (1).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidemark.server.request_log import RequestLog, report, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import InvalidSetting, Settings, parse_choice, parse_seconds
 
-#: Python's default of 5 ms delays the answers of commits that are done.
+#: Python's switch interval. With the default of 5 ms, responses wait longer after their commit.
 _SWITCH_SECONDS: Final = 0.0005
 #: The errors that can keep a server from starting.
 REFUSALS: Final = (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, UnusableDatabase)
@@ -44,17 +44,17 @@ REFUSALS: Final = (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, Unusa
 
 @dataclass(frozen=True)
 class ServerConfiguration:
-    """How the server is to run, from the environment."""
+    """The settings of the server's process, from the environment."""
 
     host: str = "127.0.0.1"
     #: 0 takes any free port.
     port: int = 4437
     data_dir: Path = Path(".data")
-    #: 0 leaves the janitor out.
+    #: The interval of the janitor; 0 turns it off.
     janitor_seconds: float = 300.0
-    #: Seconds after SIGTERM for requests and calls of the durable proxy that run.
+    #: Seconds after SIGTERM in which running requests and proxy calls can finish.
     drain_seconds: float = GRACE_SECONDS
-    #: The limits of each connection, and of their number.
+    #: The limits of each connection, and of the number of connections.
     limits: Limits = field(default_factory=Limits)
 
     @classmethod
@@ -64,7 +64,7 @@ class ServerConfiguration:
             raise InvalidSetting(
                 "VIA=lambda needs a clone of the repository: run `VIA=lambda make run` there"
             )
-        # Batches that are packed at once are looked for every second.
+        # If batches are packed without delay, the packer looks for them every second.
         interval = 1.0 if environment.get("PACK_AFTER_SECONDS") == "0" else cls.janitor_seconds
         return cls(
             host=environment.get("HOST") or cls.host,
@@ -84,7 +84,7 @@ def parse_port(environment: Mapping[str, str], default: int) -> int:
 
 
 def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ) -> int:
-    """The process's exit code."""
+    """Run the server. Return the process's exit code."""
 
     def run(configuration: ServerConfiguration, settings: Settings, listener: socket.socket) -> int:
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -103,8 +103,8 @@ def run_configured(
     environment: Mapping[str, str],
     refusals: tuple[type[Exception], ...] = REFUSALS,
 ) -> int:
-    """The process's exit code: that of `run`; 2 for a setting that cannot be used, 1 for what else keeps it
-    from starting. Each is one line on standard error."""
+    """Call `run` and return its exit code; 2 for an invalid setting, or 1 for another error that prevents the
+    start. The error is one line on standard error."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.default_int_handler)  # Raises KeyboardInterrupt.
     try:
@@ -157,7 +157,7 @@ async def _serve(configuration: ServerConfiguration, system: EmbeddedSystem, lis
                 application, listener, configuration, system.settings, place=place, stopping=asyncio.Event()
             )
         finally:
-            logging.disable()  # Workers are cut off, which is not an error.
+            logging.disable()  # Workers are cut off at any point, and their errors mean nothing.
 
 
 async def serve_logged(
@@ -169,7 +169,7 @@ async def serve_logged(
     place: str,
     stopping: asyncio.Event,
 ) -> None:
-    """Prints a line when it is ready, and logs requests to standard error. `place` says where the data is."""
+    """Serve, print a line when ready, and log requests to standard error. `place` names where the data is."""
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level)
     write_audit_lines(sys.stderr)
@@ -187,14 +187,14 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-#: Requests that still wait at the end are cut off after this time.
+#: Requests that still run after this time at the end are cut off.
 _GRACE_SECONDS: Final = 0.05
 _READY_SECONDS: Final = 60.0
 
 
 @contextmanager
 def server_in_memory(settings: Settings | None = None) -> Iterator[str]:
-    """The address of a server that is empty, until the end of the block."""
+    """Run an empty server until the end of the block. Yield its URL."""
     ready = threading.Event()
     with listening_socket(LOOPBACK, 0) as listener, tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
         url = f"http://{LOOPBACK}:{port_of(listener)}"

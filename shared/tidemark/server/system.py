@@ -1,7 +1,7 @@
-"""The embedded system: engine, application and what works behind it, in one process.
+"""The embedded system: engine, application and background workers in one process.
 
-Threads do the work of Lambda's triggers on AWS: they pass changes of the table (`changes`) to the
-subscriptions and the registry of streams, deliver (`notices`), and run the janitor.
+Threads replace Lambda's triggers: they pass changes of the table (queue `changes`) to the subscriptions and
+the registry of streams, make deliveries (queue `notices`), and run the janitor.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ _T = TypeVar("_T")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-#: Messages in memory at once: those under way, and those that wait for their turn. Each can have a thread,
-#: so that no turn waits for one. They are made as they are needed: while webhooks are called.
+#: The most notices in memory, running or waiting for their turn. Each can have a thread, so that a slow
+#: webhook delays no other delivery. Threads start when they are needed.
 _DELIVERIES: Final = 4000
-#: One write takes so many messages from the queue.
+#: The most messages that one write takes from the queue.
 _TOGETHER: Final = 256
-#: So many deliveries compute or ask the engine at once; more would only wait for each other.
+#: Deliveries that compute or use the engine at once; more would only wait for each other.
 _TURNS: Final = 32
-#: So many changes are passed on together.
+#: The most changes that are passed on together.
 _CHANGES: Final = 256
-#: The visibility timeout: a message that was taken and not done comes again. Longer than the longest
-#: delivery.
+#: Visibility timeout: a message that is not done by then is taken again. Longer than the longest delivery.
 _HIDDEN_SECONDS: Final = 60.0
-#: The interval between looks for delayed messages, which nobody announces.
+#: The interval between polls for delayed messages, which set no event when they are due.
 _LOOK_SECONDS: Final = 0.5
+#: The pause after a failure.
 _TROUBLE_SECONDS: Final = 1.0
 
 _REMEDY: Final = "`tidemark verify` names all that is damaged; a server starts on a backup"
 
-#: So many calls are made while the event loop waits: a millisecond.
+#: Calls that may run while the event loop waits; together they take about 1 ms.
 _QUICK_CALLS: Final = 32
 
 _log: Final = logging.getLogger("tidemark")
 
 
 class InOrder:
-    """`service.stores.Concurrency` on the engine, which does one thing at a time anyway."""
+    """`service.stores.Concurrency` without threads, because the engine runs one call at a time anyway."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -104,8 +104,8 @@ class InOrder:
 
 
 class CommittedBatches(RecentBatches):
-    """Readers that wait take batches from here without asking the table. What is read or written comes here
-    once it is committed, and never if its turn is taken back."""
+    """Recent batches, which waiting readers get without a read of the table. A batch is added when its turn
+    is committed, and never if its turn is rolled back."""
 
     def __init__(self, capacity_bytes: int, database: Database) -> None:
         super().__init__(capacity_bytes)
@@ -122,8 +122,8 @@ class CommittedBatches(RecentBatches):
 
 
 class CommittedTails(TailCache):
-    """Threads use these tails while a turn is being committed. A tail that is then taken back would lead
-    their appends behind a gap, where no reader comes."""
+    """Tails of committed turns only. Other threads read them while a turn is being committed. If that turn
+    were rolled back, an append at its tail would leave a gap, and no reader would reach that append."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class CommittedTails(TailCache):
 
 
 class EmbeddedSystem:
-    """In `data_dir`, or in memory without one. Raises UnusableDatabase, FormatTooNew, OSError."""
+    """Keeps its data in `data_dir`, or in memory. Raises UnusableDatabase, FormatTooNew, OSError."""
 
     def __init__(self, settings: Settings, data_dir: Path | None, blobs_dir: Path) -> None:
         self.settings = settings
@@ -160,8 +160,8 @@ class EmbeddedSystem:
         self.backend = in_turns(self.stores, settings, self.database.run, self.wake, self.database.probe)
 
     def _begin(self) -> bool:
-        """Whether changes are followed. Damage that keeps a server from starting is one line. With a damaged
-        row of a subscription a server starts: it serves the streams, and the subscriptions wait."""
+        """Return whether changes are queued. Raises UnusableDatabase, a message of one line, if the database
+        is too damaged. If only subscriptions are damaged, the server serves the streams without them."""
         faults = (Damaged, KeyError, StorageUnavailable, TypeError, ValueError)
         _log.disabled = True
         try:
@@ -180,7 +180,7 @@ class EmbeddedSystem:
             return True
 
     def _written(self, db: sqlite3.Connection, event: str, key: Key) -> None:
-        """Replaces the table's stream and its trigger on AWS."""
+        """Wake readers and queue the change, as the table's stream and its trigger do on AWS."""
         pk, sk = key[PK]["S"], key[SK]["S"]
         record = {"eventName": event, "dynamodb": {"Keys": {PK: {"S": pk}, SK: {"S": sk}}}}
         if event == "INSERT" and is_log_pk(pk):
@@ -194,8 +194,8 @@ class EmbeddedSystem:
 
     @contextmanager
     def working(self, janitor_seconds: float) -> Iterator[None]:
-        """The engine serves threads, and the background workers run, until the end of the block. A janitor
-        that is due every 0 seconds is left out."""
+        """Run the engine's thread and the background workers until the end of the block. With 0 as
+        `janitor_seconds` no janitor runs."""
         keys = connect_signing_keys(self.settings, self.stores)
         deliverer = Deliverer(self.stores, self.notices, keys, self.settings)
         workers: list[Worker] = [
@@ -228,7 +228,7 @@ class EmbeddedSystem:
 
 
 class ChangeFollower:
-    """Hands on what was written, to the subscriptions and to the registry of streams."""
+    """Passes changes of the table to the subscriptions and to the registry of streams."""
 
     def __init__(self, stores: Stores, changes: EmbeddedQueue, notices: EmbeddedQueue) -> None:
         self._changes = changes
@@ -236,7 +236,7 @@ class ChangeFollower:
         self._registry = StreamRegistry(stores)
 
     def work(self) -> bool:
-        """Handle some changes. Returns whether there were any. Failed ones come again."""
+        """Handle some changes. Return whether there were any. Failed changes are retried."""
         taken = self._changes.take(_CHANGES, _HIDDEN_SECONDS)
         if taken:
             records: list[dict[str, Any]] = [json.loads(each.body) for each in taken]
@@ -248,7 +248,7 @@ class ChangeFollower:
 
 
 class Deliveries:
-    """Handles the notices about subscriptions, several at once."""
+    """Handles notices about subscriptions, several at once."""
 
     def __init__(self, notices: EmbeddedQueue, deliverer: Deliverer) -> None:
         self._notices = notices
@@ -258,7 +258,7 @@ class Deliveries:
         self._pool = ThreadPoolExecutor(_DELIVERIES, thread_name_prefix="tidemark-deliver")
 
     def work(self) -> bool:
-        self._free.acquire()  # Until one can be taken, the messages stay where they are.
+        self._free.acquire()  # While no place is free, the messages stay in the queue.
         places = 1 + sum(self._free.acquire(blocking=False) for _ in range(_TOGETHER - 1))
         taken = self._notices.take(places, _HIDDEN_SECONDS)
         if len(taken) < places:
@@ -280,16 +280,16 @@ class Deliveries:
         try:
             self._deliverer.handle(notice)
             self._notices.done([message])
-        except Exception:  # noqa: BLE001 - whatever it is, it comes again
-            _log.exception("a subscription could not be handled; the notice comes again")
+        except Exception:  # noqa: BLE001 - the notice is retried after any error
+            _log.exception("a subscription could not be handled; the notice is retried")
         finally:
             self._fairness.end(notice)
             self._free.release()
 
 
 class Worker:
-    """A thread that does its work again and again: at once while there is more, when there is news, or after
-    an interval. Its work may be cut off anywhere when the process ends, as in Lambda."""
+    """A thread that repeats its work: at once while there is more, when `news` is set, or after an interval.
+    The end of the process may cut the work off at any point, as on Lambda."""
 
     def __init__(
         self,
@@ -321,9 +321,9 @@ class Worker:
             try:
                 if self._work() and self._works_at_once:
                     pause = 0
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next round tries again
-                if isinstance(error, ProtocolError):  # Storage does not answer: no traceback says more.
-                    _log.warning("work in the background waits: %s", error.message)
+            except Exception as error:  # noqa: BLE001 - the next round retries after any error
+                if isinstance(error, ProtocolError):  # Storage does not answer: a traceback adds nothing.
+                    _log.warning("background work waits: %s", error.message)
                 elif not self._is_stopped:
                     report_failure(error)
                 pause = max(pause, _TROUBLE_SECONDS)
