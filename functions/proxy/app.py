@@ -32,7 +32,7 @@ with garbage_collection_paused():
     from tidemark.protocol.errors import ProtocolError, RateLimitExceeded
     from tidemark.protocol.proxy import parse_allowed
     from tidemark.protocol.stream_key import StreamKey
-    from tidemark.proxy.calls import Calls, Order, RequestBody
+    from tidemark.proxy.calls import Calls, RequestBody, UpstreamRequest
     from tidemark.proxy.pipe import CallLimits, carry_out
     from tidemark.service.append import AppendRequest, append
     from tidemark.service.stores import connect
@@ -53,20 +53,21 @@ _stores: Final = connect(_settings)
 _name: Final = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
 
 
-async def invoke_itself(order: Order) -> None:
+async def invoke_itself(request: UpstreamRequest) -> None:
     """Begin the call. It is never tried again, because an upstream's answer is paid for. Raises
     RateLimitExceeded."""
-    told = {name: getattr(order, name) for name in ("call_id", "url", "method", "headers", "incarnation")}
-    if len(order.body.content) > INLINE_BYTES:
-        _stores.blobs.put(_FOLDER + order.call_id, order.body.content)
+    members = ("call_id", "url", "method", "headers", "incarnation")
+    payload = {name: getattr(request, name) for name in members}
+    if len(request.body.content) > INLINE_BYTES:
+        _stores.blobs.put(_FOLDER + request.call_id, request.body.content)
     else:
-        told["body"] = base64.b64encode(order.body.content).decode()
+        payload["body"] = base64.b64encode(request.body.content).decode()
     client = make_client("lambda", retries={"total_max_attempts": 1})
     try:
-        client.invoke(FunctionName=_name, InvocationType="Event", Payload=orjson.dumps({"order": told}))
+        client.invoke(FunctionName=_name, InvocationType="Event", Payload=orjson.dumps({"order": payload}))
     except (BotoCoreError, ClientError) as failure:
-        if "body" not in told:
-            _stores.blobs.delete(_FOLDER + order.call_id)
+        if "body" not in payload:
+            _stores.blobs.delete(_FOLDER + request.call_id)
         raise RateLimitExceeded(1, "Lambda takes no more calls of upstreams at once") from failure
 
 
@@ -82,17 +83,17 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     return {}
 
 
-async def call(told: Mapping[str, Any]) -> None:
+async def call(payload: Mapping[str, Any]) -> None:
     """What `invoke_itself` began. Lambda may deliver it twice."""
     calls = Calls(Process(_stores, _run, SingleFlight(_run).share, _backend.wake), _append)
-    order = Order(**{**told, "body": RequestBody(base64.b64decode(told.get("body", "")))})
-    if not await calls.take(order):
+    request = UpstreamRequest(**{**payload, "body": RequestBody(base64.b64decode(payload.get("body", "")))})
+    if not await calls.take(request):
         return
-    if "body" not in told:
-        name = _FOLDER + order.call_id
-        order.body.content = await _run(lambda: _stores.blobs.get(name))
+    if "body" not in payload:
+        name = _FOLDER + request.call_id
+        request.body.content = await _run(lambda: _stores.blobs.get(name))
         await _run(lambda: _stores.blobs.delete(name))
-    await carry_out(calls, order, _entries, LIMITS)
+    await carry_out(calls, request, _entries, LIMITS)
 
 
 async def _run(call: Callable[[], _T], /) -> _T:

@@ -26,7 +26,7 @@ from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.errors import BucketExists
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
-from tidemark.proxy.calls import ANSWERS, CALLS, Calls, Order, RequestBody, answer_key
+from tidemark.proxy.calls import ANSWERS, CALLS, Calls, RequestBody, UpstreamRequest, answer_key
 from tidemark.service.append import AppendRequest
 from tidemark.service.buckets import create_bucket
 from tidemark.service.catalog import list_streams
@@ -326,7 +326,7 @@ def measure_call(world: World) -> Bill:
     async def call(name: str) -> None:
         calls = Calls(backend, backend.append)
         incarnation = await calls.begin(name, entry="model", subject="ada", fingerprint="f" * 64)
-        order = Order(name, "https://model.test/", "POST", (), RequestBody(b""), incarnation)
+        order = UpstreamRequest(name, "https://model.test/", "POST", (), RequestBody(b""), incarnation)
         assert await calls.take(order)
         await calls.open_answer(order, "text/event-stream")
         assert (await calls.load(name)).is_answered

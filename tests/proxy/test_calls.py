@@ -18,7 +18,7 @@ from tidemark.protocol.offset import EARLIEST
 from tidemark.protocol.proxy import parse_allowed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.proxy import calls, pipe
-from tidemark.proxy.calls import ANSWERS, BYTES, Calls, Order, RequestBody, answer_key
+from tidemark.proxy.calls import ANSWERS, BYTES, Calls, RequestBody, UpstreamRequest, answer_key
 from tidemark.proxy.pipe import carry_out
 from tidemark.server.system import EmbeddedSystem
 from tidemark.service.append import AppendRequest
@@ -40,12 +40,12 @@ class Storage:
     def calls(self, append: Callable[..., Awaitable[Outcome]] | None = None) -> Calls:
         return Calls(self.system.backend, append or self.system.backend.append)
 
-    async def begin(self) -> Order:
+    async def begin(self) -> UpstreamRequest:
         incarnation = await self.calls().begin(ID)
         assert incarnation is not None
-        return Order(ID, f"{self.upstream.url}/chat", "POST", (), RequestBody(b""), incarnation)
+        return UpstreamRequest(ID, f"{self.upstream.url}/chat", "POST", (), RequestBody(b""), incarnation)
 
-    def piping(self, order: Order, of: Calls | None = None) -> asyncio.Task[None]:
+    def piping(self, order: UpstreamRequest, of: Calls | None = None) -> asyncio.Task[None]:
         entries = parse_allowed(f"{self.upstream.url}/*")
         return asyncio.create_task(carry_out(of or self.calls(), order, entries))
 

@@ -472,7 +472,7 @@ def test_a_call_goes_on_while_its_upstream_thinks(client: Client, monkeypatch: p
     """Its lease is renewed before there are headers, and though storage fails meanwhile."""
     renewed, renew = 0, calls.Calls.renew
 
-    async def renew_sometimes(self: calls.Calls, order: calls.Order) -> bool:
+    async def renew_sometimes(self: calls.Calls, order: calls.UpstreamRequest) -> bool:
         nonlocal renewed
         renewed += 1
         if renewed % 2:

@@ -24,7 +24,7 @@ from tidemark.wake.follow import Process, SingleFlight, Wake
 from tidemark.wake.queue import WakeByQueue
 
 if TYPE_CHECKING:
-    from tidemark.proxy.calls import Order
+    from tidemark.proxy.calls import UpstreamRequest
     from tidemark.service.group_commit import Left
 
 
@@ -75,7 +75,7 @@ class Backend(Process):
     #: Asks storage for nothing, where it is this process's own; raises where it does not answer.
     probe: Callable[[], object] | None = None
     #: Begins a call of the durable proxy elsewhere; in this process where there is none.
-    start: Callable[[Order], Awaitable[None]] | None = None
+    start: Callable[[UpstreamRequest], Awaitable[None]] | None = None
     #: The calls of the durable proxy in this process.
     calling: set[asyncio.Task[None]] = field(default_factory=set)
     #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.

@@ -42,7 +42,14 @@ from tidemark.protocol import proxy as rules
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import NO_STORE, decide_private
 from tidemark.protocol.messages import parse_content_type
-from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, Order, RequestBody, UpstreamCall, answer_key
+from tidemark.proxy.calls import (
+    ANSWER_TTL_SECONDS,
+    Calls,
+    RequestBody,
+    UpstreamCall,
+    UpstreamRequest,
+    answer_key,
+)
 from tidemark.service.group_commit import ClientLeft
 from tidemark.service.load import load_head
 from tidemark.settings import InvalidSetting
@@ -52,7 +59,7 @@ _ANSWER_SECONDS: Final = 61.0
 #: How often a request with an `Idempotency-Key` may fail.
 _ATTEMPTS: Final = 10
 _CALLS_AT_ONCE: Final = 1000
-#: The bytes of request bodies that are not sent yet, as many as of those of appends.
+#: Limit of request bodies that are not sent yet, in bytes; appends have the same limit.
 _HELD_BYTES: Final = 16 * MAX_BODY_BYTES
 _CALL: Final = PROXY_ROOT + "/{call}"
 _PROXY: Final = frozenset({Right.PROXY})
@@ -127,10 +134,10 @@ class Proxy:
         if not _may_call(access, entry.name):
             raise rules.upstream_not_allowed(f"The token's right to the proxy is not for {entry.name}")
         sent = list(rules.forwarded(request.headers.items()))
-        order = Order("", url_text, method.upper(), sent, self._held(await read_body(request)))
+        asked = UpstreamRequest("", url_text, method.upper(), sent, self._held(await read_body(request)))
         request.scope.get(GIVE_BACK, int)()  # Appends need not wait for the upstream.
         members = {"upstream": url.origin, "entry": entry.name, "subject": access.subject}
-        call_id, call = await self._answered(request, order, members)
+        call_id, call = await self._answered(request, asked, members)
         if call.content_type is None:
             return _refused(call)
         headers = {"Location": await self._signed_url(request, call_id)}
@@ -147,20 +154,20 @@ class Proxy:
         return body
 
     async def _answered(
-        self, request: Request, order: Order, members: dict[str, Any]
+        self, request: Request, asked: UpstreamRequest, members: dict[str, Any]
     ) -> tuple[str, UpstreamCall]:
         """Begin the call, or find the one that was begun, and wait until it is answered. A repeated request
         passes over those that have failed."""
         key, calls = (await self._signing_keys())[0], self._calls
         once = single_header(request, "Idempotency-Key")
-        members["fingerprint"] = _digest(key, order.method, order.url, order.body.content).hex()
+        members["fingerprint"] = _digest(key, asked.method, asked.url, asked.body.content).hex()
         for attempt in range(_ATTEMPTS):
             seed = _digest(key, members["subject"], once, attempt) if once else uuid.uuid4().bytes
             call_id = str(uuid.UUID(bytes=seed[:16], version=4))
             if incarnation := await calls.begin(call_id, **members):
-                order = replace(order, call_id=call_id, incarnation=incarnation)
+                asked = replace(asked, call_id=call_id, incarnation=incarnation)
                 try:
-                    await (self._backend.start or self._start)(order)
+                    await (self._backend.start or self._start)(asked)
                 except errors.RateLimitExceeded:
                     await calls.remove(call_id)  # Want of room is no failure of the call.
                     raise
@@ -175,7 +182,7 @@ class Proxy:
             f"The request with this Idempotency-Key has failed {_ATTEMPTS} times; take a new one"
         )
 
-    async def _start(self, order: Order) -> None:
+    async def _start(self, asked: UpstreamRequest) -> None:
         """Call the upstream in this process. Raises RateLimitExceeded."""
         calling = self._backend.calling
         if len(calling) >= _CALLS_AT_ONCE:
@@ -184,7 +191,7 @@ class Proxy:
             )
         from tidemark.proxy.pipe import carry_out  # With httpx's core, which most servers never need.
 
-        task = asyncio.create_task(carry_out(self._calls, order, self._entries))
+        task = asyncio.create_task(carry_out(self._calls, asked, self._entries))
         calling.add(task)
         task.add_done_callback(calling.discard)
 
@@ -228,7 +235,7 @@ class Proxy:
         response = await read_stream(request, self._backend, key, end_error)
         if "Stream-Closed" in response.headers and call.error is None:
             call = await self._calls.load(_call_id(request))
-        response.headers.update(_told(call))
+        response.headers.update(_call_headers(call))
         return response
 
     async def metadata(self, request: Request) -> Response:
@@ -236,7 +243,7 @@ class Proxy:
         call = await self._live(request, is_owned=True)
         head = await self._backend.call(load_head, answer_key(_call_id(request)))
         response = responses.metadata(head)
-        response.headers.update(_told(call))
+        response.headers.update(_call_headers(call))
         return response
 
     async def abort(self, request: Request) -> Response:
@@ -258,7 +265,7 @@ class Proxy:
         return Response(status_code=204, headers=responses.EMPTY)
 
     async def _live(self, request: Request, *, is_owned: bool) -> UpstreamCall:
-        """The call, whose end is told if its process has ended. Raises StreamNotFound, also for a token of
+        """The call, which is ended if its process has. Raises StreamNotFound, also for a token of
         another subject."""
         call_id = _call_id(request)
         call = await self._calls.load(call_id)
@@ -275,8 +282,8 @@ class Proxy:
         )
 
     async def _signing_keys(self) -> list[bytes]:
-        """Of this deployment's secrets, the first of which signs. An open server has none: there everybody
-        may do everything."""
+        """Return keys derived from the deployment's secrets. The first key signs; each verifies. An open server
+        has no secret, and everybody may do everything there."""
         find = [partial(keys.find, SHARED_ALGORITHM, None) for keys in self._keys]
         secrets = [secret for each in find for secret in await asyncio.to_thread(each)]
         return [hmac.digest(secret, b"tidemark proxy", "sha256") for secret in secrets or [b"open"]]
@@ -300,29 +307,29 @@ def _may_call(access: Access, name: str) -> bool:
 
 
 def _digest(key: bytes, *parts: object) -> bytes:
-    """The same for the same parts, and nothing that tells what they are."""
+    """Return a keyed hash, which does not reveal the parts."""
     return hmac.digest(key, repr(parts).encode(), "sha256")
 
 
 def _refused(call: UpstreamCall) -> Response:
     """§4.1, the errors. An upstream's own error is handed on."""
-    told = call.refusal or {"status": 502, "code": "UPSTREAM_ERROR", "message": f"No answer: {call.error}"}
-    if "code" in told:
-        raise errors.ProxyError(told["status"], told["code"], told["message"])
+    refusal = call.refusal or {"status": 502, "code": "UPSTREAM_ERROR", "message": f"No answer: {call.error}"}
+    if "code" in refusal:
+        raise errors.ProxyError(refusal["status"], refusal["code"], refusal["message"])
     try:
-        content_type = parse_content_type(told["content_type"])
+        content_type = parse_content_type(refusal["content_type"])
     except errors.Malformed:
         content_type = parse_content_type("text/plain")
     headers = responses.data_headers(content_type)
-    # A refusal that an older release stored has none. Pages may read them, as those of every response.
-    headers |= (own := told.get("headers", {}))
+    # A refusal that an older release stored has no headers. CORS lets pages read them.
+    headers |= (own := refusal.get("headers", {}))
     headers |= {"Access-Control-Expose-Headers": ", ".join(own)} if own else {}
-    headers |= {"Upstream-Status": str(told["upstream_status"]), "Cache-Control": NO_STORE}
-    return Response(base64.b64decode(told["body"]), told["status"], headers)
+    headers |= {"Upstream-Status": str(refusal["upstream_status"]), "Cache-Control": NO_STORE}
+    return Response(base64.b64decode(refusal["body"]), refusal["status"], headers)
 
 
-def _told(call: UpstreamCall) -> dict[str, str]:
-    """Whoever has the URL may read the answer, and no cache keeps it."""
+def _call_headers(call: UpstreamCall) -> dict[str, str]:
+    """Return the headers of a read. No cache keeps an answer: its URL is a secret."""
     headers = {"Cache-Control": decide_private(None, token_in_query=True)}
     if call.content_type is not None:
         headers["Upstream-Content-Type"] = call.content_type

@@ -1,11 +1,11 @@
 """The state of each call of an upstream: a stream of JSON entries beside the stream of its answer.
 
-Both streams have the call's id as their name, in buckets of their own. A waiting request, an abort and the
-process that pipes the answer share no memory: each appends entries, and is woken by those of the others, as
-every reader is. No entry holds the upstream's key, or path and query of its URL.
+The call's id names both streams, in buckets of their own. A waiting request, an abort and the process that
+pipes the answer share no memory: each appends entries and reads the stream live. No entry holds the
+upstream's key, or path and query of its URL.
 
-An id is used again after a DELETE, or once its stream has expired. Whoever acts for a call therefore names
-the incarnation of the call's stream, and storage refuses whoever acts for an earlier one.
+An id is used again after a DELETE, or once its stream has expired. Each entry and each write to the answer
+therefore names the incarnation of its stream, and storage refuses writes for an earlier incarnation.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ LOST: Final = "lost: the process that made the call has ended"
 
 _T = TypeVar("_T")
 _JSON: Final = ContentType(JSON, JSON)
-#: An answer is any bytes, and may be cut anywhere. Its own content type is an entry of the call.
+#: An answer is any bytes, and may be cut anywhere. An entry of the call has the upstream's content type.
 BYTES: Final = ContentType(DEFAULT, DEFAULT)
 _EXPIRY: Final = Expiry(ttl_seconds=ANSWER_TTL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamCall:
-    """The entries of a call, merged. `content_type` is that of the answer, once its stream is there;
-    `refusal` is the response for the client if there is no answer; `error` says why the answer is cut, and is
-    empty if it is whole. After `has_ended` no entry follows."""
+    """The entries of a call, merged. `content_type` is the upstream's, once the answer's stream exists;
+    `refusal` is the response for the client if there is no answer; `error` is the reason why the answer is
+    cut, and empty if it is whole. After `has_ended` no entry follows."""
 
     entry: str = ""
     subject: str | None = None
@@ -115,8 +115,8 @@ class RequestBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A request to an upstream, as a client asked for it. `incarnation` is that of the call's stream."""
+class UpstreamRequest:
+    """A request to an upstream, as the client sent it. `incarnation` belongs to the call's stream."""
 
     call_id: str
     url: str
@@ -181,16 +181,18 @@ class Calls:
             return False
         return True
 
-    async def take(self, order: Order) -> bool:
-        """Returns whether the call is now this process's. Nobody takes it twice, because an answer is paid
+    async def take(self, request: UpstreamRequest) -> bool:
+        """Returns whether the call is now this process's. A call is taken once, because its answer is paid
         for."""
         with suppress(StreamNotFound):
             lease_ms = self._lease_ms()
-            return await self.append_entry(order.call_id, order.incarnation, once="taken", lease_ms=lease_ms)
+            return await self.append_entry(
+                request.call_id, request.incarnation, once="taken", lease_ms=lease_ms
+            )
         return False
 
-    async def renew(self, order: Order) -> bool:
-        return await self.append_entry(order.call_id, order.incarnation, lease_ms=self._lease_ms())
+    async def renew(self, request: UpstreamRequest) -> bool:
+        return await self.append_entry(request.call_id, request.incarnation, lease_ms=self._lease_ms())
 
     async def until(
         self,
@@ -214,14 +216,14 @@ class Calls:
                 return call
         return None
 
-    async def open_answer(self, order: Order, content_type: str) -> str:
+    async def open_answer(self, request: UpstreamRequest, content_type: str) -> str:
         """Returns the incarnation of the answer's stream. Raises StreamNotFound if the call has ended, and
         Conflict if the answer of an earlier call is there, which was read for longer than its call."""
-        key, request = answer_key(order.call_id), CreateRequest(BYTES, _EXPIRY, closed=False)
-        head = (await self._run(_create, key, request)).head
+        key, creation = answer_key(request.call_id), CreateRequest(BYTES, _EXPIRY, closed=False)
+        head = (await self._run(_create, key, creation)).head
         if head.tail.offset:
             raise Conflict("The stream of the answer has data of an earlier call")
-        if not await self.append_entry(order.call_id, order.incarnation, content_type=content_type):
+        if not await self.append_entry(request.call_id, request.incarnation, content_type=content_type):
             raise StreamNotFound
         return head.record.incarnation
 

@@ -18,7 +18,7 @@ from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
 from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.producer import Claim
-from tidemark.proxy.calls import ABORTED, BYTES, Calls, Order, answer_key
+from tidemark.proxy.calls import ABORTED, BYTES, Calls, UpstreamRequest, answer_key
 from tidemark.proxy.codings import decoded
 from tidemark.proxy.upstream import UpstreamUnreachable, answered, client_refusal, find_key, header_of
 from tidemark.service.append import INLINE_BYTES, AppendRequest
@@ -52,12 +52,15 @@ CALL_LIMITS: Final = CallLimits()
 
 
 async def carry_out(
-    calls: Calls, order: Order, entries: Sequence[rules.AllowEntry], limits: CallLimits = CALL_LIMITS
+    calls: Calls,
+    request: UpstreamRequest,
+    entries: Sequence[rules.AllowEntry],
+    limits: CallLimits = CALL_LIMITS,
 ) -> None:
     """The whole life of a call, by the one process that took it. Readers find every failure as the answer's
     error. If this task is cancelled, it still ends the answer: a write under way is never abandoned, because
     nobody would know its producer's sequence number."""
-    piping = _Piping(calls, order, limits, asyncio.get_running_loop().create_future())
+    piping = _Piping(calls, request, limits, asyncio.get_running_loop().create_future())
     running = asyncio.create_task(piping.run(entries))
     try:
         await asyncio.shield(running)
@@ -70,7 +73,7 @@ async def carry_out(
 @dataclass(slots=True)
 class _Piping:
     _calls: Calls
-    _order: Order
+    _request: UpstreamRequest
     _limits: CallLimits
     #: The reason to end the answer early.
     _stopped: asyncio.Future[str]
@@ -102,11 +105,11 @@ class _Piping:
 
     async def watch(self) -> None:
         """Renew the lease until the call is to end early."""
-        is_aborted, order = (lambda call: call.aborted), self._order
-        look = partial(self._calls.until, order.call_id, is_aborted, _RENEW_SECONDS, order.incarnation)
+        is_aborted, request = (lambda call: call.aborted), self._request
+        look = partial(self._calls.until, request.call_id, is_aborted, _RENEW_SECONDS, request.incarnation)
         try:
             while (call := await retry_while_storage_fails(look)) is None:
-                await retry_while_storage_fails(partial(self._calls.renew, order))
+                await retry_while_storage_fails(partial(self._calls.renew, request))
         except errors.StreamNotFound:
             self.stop(ABORTED)
         except Exception:  # noqa: BLE001 - an answer that nobody can stop is not paid for
@@ -130,15 +133,15 @@ class _Piping:
 
     async def refusal(self, entries: Sequence[rules.AllowEntry]) -> dict[str, Any] | None:
         """Pipe the answer, or return the client's response if there is none."""
-        order = self._order
+        request = self._request
         try:
-            url = rules.parse_upstream_url(order.url)
+            url = rules.parse_upstream_url(request.url)
             entry = rules.allowing_entry(entries, url)
             key = await find_key(entry.secret) if entry.secret else ""
-            headers = rules.with_key(order.headers, entry, key)
+            headers = rules.with_key(request.headers, entry, key)
             async with answered(
                 url,
-                order,
+                request,
                 headers,
                 may_be_private=entry.is_exact,
                 header_seconds=self._limits.headers,
@@ -159,7 +162,7 @@ class _Piping:
     async def pipe(self, answer: httpcore.Response) -> None:
         content_type = header_of(answer, b"content-type") or DEFAULT
         self._is_opening = True
-        open_answer = partial(self._calls.open_answer, self._order, content_type)
+        open_answer = partial(self._calls.open_answer, self._request, content_type)
         self._answer = await retry_while_storage_fails(open_answer)
         await self.finish(await self.copy(answer))
 
@@ -199,7 +202,7 @@ class _Piping:
     async def write(self, *, close: bool = False) -> None:
         """Append the batch once, however often the request is sent."""
         data, self._batch = bytes(self._batch), bytearray()
-        claim = Claim(self._order.call_id, 0, self._seq)
+        claim = Claim(self._request.call_id, 0, self._seq)
         await self.append(AppendRequest(BYTES if data else None, data, close, claim=claim))
         self._seq, self._written = self._seq + 1, self._written + len(data)
 
@@ -220,12 +223,12 @@ class _Piping:
         await self.append(AppendRequest(None, b"", close=True))
 
     async def append(self, request: AppendRequest) -> None:
-        key, request = answer_key(self._order.call_id), request._replace(incarnation=self._answer)
+        key, request = answer_key(self._request.call_id), request._replace(incarnation=self._answer)
         await retry_while_storage_fails(partial(self._calls.append, key, request))
 
     async def append_entry(self, *, close: bool = False, **members: Any) -> None:
-        order = self._order
-        await self._calls.append_entry(order.call_id, order.incarnation, close=close, **members)
+        request = self._request
+        await self._calls.append_entry(request.call_id, request.incarnation, close=close, **members)
 
 
 async def retry_while_storage_fails(act: Callable[[], Awaitable[_T]]) -> _T:

@@ -1,4 +1,4 @@
-"""Requests to an upstream, and the responses of it that are no success (§4.1).
+"""Requests to an upstream, and its responses that are no success (§4.1).
 
 Raises UpstreamUnreachable, and ProxyError for an address that is not allowed.
 """
@@ -22,7 +22,7 @@ import httpcore
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
-from tidemark.proxy.calls import Order
+from tidemark.proxy.calls import UpstreamRequest
 from tidemark.proxy.codings import decoded, unreadable
 from tidemark.subscriptions.lookups import Lookups, TooManyLookups
 from tidemark.subscriptions.webhook import MOST_ADDRESSES, resolve_host
@@ -78,7 +78,7 @@ async def _within_time(lookup: Future[_T]) -> _T:
 
 
 def _check_public(addresses: Iterable[str]) -> None:
-    """All of them: a name with one public and one private address could lead to either. Raises ProxyError."""
+    """Every address must be public: a name with a public and a private address could lead to either. Raises ProxyError."""
     try:
         for text in addresses:
             address = ipaddress.ip_address(text)
@@ -94,7 +94,7 @@ def _check_public(addresses: Iterable[str]) -> None:
 @asynccontextmanager
 async def answered(
     url: rules.UpstreamUrl,
-    order: Order,
+    request: UpstreamRequest,
     headers: Sequence[tuple[str, str]],
     *,
     may_be_private: bool,
@@ -106,12 +106,12 @@ async def answered(
     timeout = {"connect": _CONNECT_SECONDS, "read": silent_seconds, "write": _CONNECT_SECONDS}
     network = _Checked(may_be_private=may_be_private)
     async with httpcore.AsyncConnectionPool(ssl_context=_tls(), network_backend=network) as pool:
-        named = [("host", url.authority), ("content-length", str(len(order.body.content))), *headers]
+        named = [("host", url.authority), ("content-length", str(len(request.body.content))), *headers]
         sent = httpcore.Request(
-            order.method,
+            request.method,
             httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target),
             headers=[(name.encode("latin-1"), value.encode("latin-1")) for name, value in named],
-            content=order.body,
+            content=request.body,
             extensions={"timeout": timeout},
         )
         try:
