@@ -127,9 +127,6 @@ a socket is told beyond the end of its lease, and so of its token
 an upload is removed that is published while the janitor looks at it
     janitor.sweep:remove_unused caught by faults/test_late_writes.py
     not is_used and claim_entry(stores.table, due) => not is_used
-a stream is closed before the last part of its data
-    http.live:EventStream.events caught by http/test_sse.py
-    closed and is_last => closed
 what a try may have written is forgotten with the next one, and written twice
     client.batches:Batches.answered caught by client/test_batches.py
     batch.may_be_written |= not not_carried_out(reply) => batch.may_be_written = not not_carried_out(reply)

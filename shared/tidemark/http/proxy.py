@@ -282,8 +282,8 @@ class Proxy:
         )
 
     async def _signing_keys(self) -> list[bytes]:
-        """Return keys derived from the deployment's secrets. The first key signs; each verifies. An open server
-        has no secret, and everybody may do everything there."""
+        """Return keys derived from the deployment's secrets. The first key signs; each verifies. An open
+        server has no secret, and everybody may do everything there."""
         find = [partial(keys.find, SHARED_ALGORITHM, None) for keys in self._keys]
         secrets = [secret for each in find for secret in await asyncio.to_thread(each)]
         return [hmac.digest(secret, b"tidemark proxy", "sha256") for secret in secrets or [b"open"]]

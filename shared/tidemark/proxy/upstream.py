@@ -78,7 +78,8 @@ async def _within_time(lookup: Future[_T]) -> _T:
 
 
 def _check_public(addresses: Iterable[str]) -> None:
-    """Every address must be public: a name with a public and a private address could lead to either. Raises ProxyError."""
+    """Every address must be public, because a name with a public and a private address could lead to either.
+    Raises ProxyError."""
     try:
         for text in addresses:
             address = ipaddress.ip_address(text)
