@@ -22,6 +22,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from tests.available import require_program
 from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
 from tests.ports import free_port
 from tidemark.cli.__main__ import main
@@ -183,11 +184,16 @@ def shown_on_a_terminal(server: Server, *arguments: str) -> bytes:
     command = [*COMMAND, "--url", server.base_url, *arguments]
     with subprocess.Popen(command, stdout=far, stderr=far, env=own_environment()):
         os.close(far)
-        shown = b""
-        with suppress(OSError):  # Linux says so at the end of a terminal.
-            while piece := os.read(terminal, 65_536):
-                shown += piece
+        shown = read_terminal(terminal)
     os.close(terminal)
+    return shown
+
+
+def read_terminal(terminal: int) -> bytes:
+    shown = b""
+    with suppress(OSError):  # Linux raises it at the end of a terminal.
+        while piece := os.read(terminal, 65_536):
+            shown += piece
     return shown
 
 
@@ -272,13 +278,11 @@ def test_subscriptions_are_made_listed_shown_and_deleted(server: Server) -> None
     assert b"SUBSCRIPTION_NOT_FOUND" in run(server, "sub", "info", name, status=1)
 
 
-def test_the_shell_completes_names_that_it_need_not_quote(
-    server: Server, stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_names_of_streams_are_completed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Silently nothing if the server does not answer."""
     name, bucket = f"c{uuid.uuid4().hex[:8]}", f"/b-{uuid.uuid4().hex[:8]}"
     httpx.put(server.base_url + bucket).raise_for_status()
-    for each in (f"{name}/a", f"{name}/$(reboot)", f"{bucket}/doc"):
+    for each in (f"{name}/a", f"{bucket}/doc"):
         run(server, "create", each)
 
     def completed(*words: str) -> list[str]:
@@ -290,8 +294,46 @@ def test_the_shell_completes_names_that_it_need_not_quote(
     assert completed("cat", f"{bucket}/d") == [f"{bucket}/doc"]
     away = f"http://127.0.0.1:{free_port()}"
     assert completed("--url", away, "tail", name) == completed("tail", "--url", away, name) == []
-    for shell in ("bash", "zsh", "fish"):
-        assert f"_TIDEMARK_COMPLETE={shell}_complete".encode() in run(server, "completion", shell)
+
+
+#: What is typed before the tab, and the stream that it completes.
+TYPED = {
+    "{}:4": ":42",
+    "{}/b": "/b c",
+    r"{}/\$": "/$(touch ran)",
+    "'{}/it": "/it's",
+    "'{}/k": "/k'",
+    '"{}/q': '/q"`$x`\\!',
+    "{}/ü": "/ü*,~#",
+    "'{}:x": ":x y:z",
+}
+SET_UP = {
+    "bash": ["bash --norc --noprofile -i", 'eval "$(tidemark completion bash)"'],
+    "zsh": ["zsh -f -i", 'autoload -Uz compinit; compinit -D -u; eval "$(tidemark completion zsh)"'],
+    "fish": ["fish --no-config -i", "tidemark completion fish | source"],
+}
+
+
+@pytest.mark.parametrize("shell", SET_UP)
+def test_a_shell_completes_a_name_with_any_character(server: Server, tmp_path: Path, shell: str) -> None:
+    require_program(shell)
+    command = written_command(tmp_path)
+    name = f"c{uuid.uuid4().hex[:8]}"
+    for number, end in enumerate(TYPED.values()):
+        run(server, "append", name + end, "--create", "text/plain", stdin=b"<message %d>\n" % number)
+    start, set_up = SET_UP[shell]
+    lines = [set_up, *(f"tidemark cat {typed.format(name)}\t" for typed in TYPED), "exit", ""]
+    terminal, far = os.openpty()
+    environment = own_environment() | {"TIDEMARK_URL": server.base_url, "PATH": command, "LC_ALL": "C.UTF-8"}
+    environment |= {"HOME": str(tmp_path), "TERM": "xterm"}
+    shell_command = ["timeout", "240", "setsid", "-c", *start.split()]
+    with subprocess.Popen(shell_command, stdin=far, stdout=far, stderr=far, env=environment, cwd=tmp_path):
+        os.close(far)
+        os.write(terminal, "\n".join(lines).encode())
+        shown = read_terminal(terminal)
+    os.close(terminal)
+    assert re.findall(rb"<message (\d+)>", shown) == [b"%d" % number for number in range(len(TYPED))], shown
+    assert not (tmp_path / "ran").exists()
 
 
 def test_info_prints_the_status_and_the_message_count(server: Server, stream: str) -> None:
@@ -448,13 +490,20 @@ def test_a_closed_input_or_output_is_an_error_without_a_traceback(server: Server
     assert (ran.returncode, ran.stderr) == (1, b"Error: The standard input or output is closed\n")
 
 
+def written_command(folder: Path) -> str:
+    """The PATH on which `tidemark` is found."""
+    command = folder / "tidemark"
+    command.write_text(
+        f"#!{sys.executable}\nfrom tidemark.cli.__main__ import main\nmain(prog_name='tidemark')\n"
+    )
+    command.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
 def test_the_commands_of_the_guide_run_as_printed(server: Server, tmp_path: Path) -> None:
     guide = (ROOT / "docs" / "guides" / "command-line.md").read_text()
     [script] = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
-    command = tmp_path / "tidemark"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tidemark.cli "$@"\n')
-    command.chmod(0o755)
-    found = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TIDEMARK_URL": server.base_url}
+    found = {"PATH": written_command(tmp_path), "TIDEMARK_URL": server.base_url}
     ran = subprocess.run(
         ["bash", "-euc", script], env=os.environ | found, capture_output=True, text=True, check=True
     )

@@ -15,7 +15,6 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from tidemark import __version__
 from tidemark.cli.commands import (
@@ -32,6 +31,7 @@ from tidemark.cli.commands import (
     says_which_server,
     stream_path,
 )
+from tidemark.cli.completion import SHELLS
 from tidemark.cli.messages import append, cat, tail
 from tidemark.cli.subscriptions import sub
 from tidemark.cli.terminal import as_json, described, show, show_rows, visible, visible_bytes
@@ -46,7 +46,6 @@ from tidemark.settings import MIN_SECRET_BYTES
 #: A larger snapshot is uploaded to the object store, and then published.
 _DIRECT_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_BYTES: Final = 5 * 1024**3
-_SHELLS: Final = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -311,11 +310,11 @@ for _command in (append, cat, cp, sub, tail):
 
 
 @main.command()
-@click.argument("shell", type=click.Choice([*_SHELLS]))
+@click.argument("shell", type=click.Choice([*SHELLS]))
 def completion(shell: str) -> None:
     """Print the script by which a shell completes commands and names of streams: eval "$(tidemark completion
     bash)", or tidemark completion fish | source."""
-    click.echo(_SHELLS[shell](main, {}, "tidemark", "_TIDEMARK_COMPLETE").source())
+    click.echo(SHELLS[shell](main, {}, "tidemark", "_TIDEMARK_COMPLETE").source())
 
 
 @main.command()

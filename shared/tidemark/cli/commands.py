@@ -42,8 +42,6 @@ _SAID: Final = {
     "TIDEMARK_URL and TIDEMARK_TOKEN, and they win over the profile `default`.",
 }
 _COMPLETED_NAMES: Final = "100"
-#: The shell completes a name without quotes, so it would run a `$(…)` in it.
-_NEEDS_NO_QUOTES: Final = re.compile(r"[\w./:@%+=,-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +209,7 @@ def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[
         names = [before + each["stream_id"] for each in reply.json()["streams"]]
     except (click.UsageError, httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return []
-    return [CompletionItem(name) for name in names if _NEEDS_NO_QUOTES.fullmatch(name)]
+    return [CompletionItem(name) for name in names if name.isprintable()]
 
 
 def listing_of(begun: str) -> tuple[str, str, str]:
