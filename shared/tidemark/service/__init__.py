@@ -1,10 +1,10 @@
-"""Use cases: load, decide, commit. Free of HTTP, and synchronous but for the group commit, which exists
-because many requests are under way at once.
+"""Use cases: load, decide, commit. The room knows no HTTP, and is synchronous except for the group commit,
+which serves concurrent requests.
 
-It imports the rules, the log and the blobs, and touches storage through `Stores` alone; `http`,
-`subscriptions`, the janitor and Spark call it. A union for each operation names the errors that refuse it:
-`AppendError` those of `append`, and of the group commit. Each may also raise one of `OfStorage`.
-`tests/service/test_errors.py` derives them from the code.
+The use cases import the rules, the log and the blobs, and reach storage through `Stores` alone. The callers
+are `http`, `subscriptions`, the janitor and Spark. A union names the errors of an operation: `AppendError`
+those of `append` and of the group commit. Every operation may also raise `OfStorage`.
+`tests/service/test_errors.py` derives the unions from the code.
 """
 
 from __future__ import annotations

@@ -3,16 +3,16 @@
 Why one conditional write is enough
 ===================================
 
-A stream's log is a chain of batches. The key of a batch is the offset at which it begins, and it holds
-the offset at which it ends: the key of the next one. It also carries the *tail*: all that a writer must
-know to decide about the next append (is the stream closed, the last Stream-Seq, the recent producers).
+A stream's log is a chain of batches. The key of a batch is the offset at which it begins. The batch holds
+the offset at which it ends, which is the key of the next batch. The batch also holds the *tail*: the state on
+which the next append is decided (whether the stream is closed, the last Stream-Seq, the recent producers).
 
-An append is decided on some tail and written at that tail's offset, on the condition that nothing has
-that key yet. At most one batch can ever be at a key. So if the write succeeds, no batch had followed
-that tail: the decision was made on the latest state, and decision and commit are one step. There is no
-lock and no read before the write. These are the states of an append:
+An append is decided on a tail, and is written at that tail's offset on the condition that the key is new. A
+key gets at most one batch ever. If the write succeeds, no batch had followed that tail: the decision was made
+on the latest state, and decision and commit are one step. There is no lock and no read before the write. The
+states of an append are:
 
-| state  | what happens                                     | next                                   |
+| state  | event                                            | next                                   |
 | ------ | ------------------------------------------------ | -------------------------------------- |
 | start  | the tail is remembered                           | decide                                 |
 |        | it is not                                        | read the tail, decide                  |
@@ -26,33 +26,33 @@ lock and no read before the write. These are the states of an append:
 |        | others combine, or it is so again and again      | combine (`service/combine.py`)         |
 |        | a tombstone is there                             | read the stream, decide; or 404        |
 
-- **A lost race** returns the batch that won. It carries the tail that the next decision needs, so one loss
-  costs no read. After a second loss others are clearly busy: wait a little, and read the tail.
-- **A lost reply.** Each write carries an id of its own (`append_id`). A write that is refused and meets its
-  own id was sent twice and has landed (`log/append.py: check_landed`). The id stays the same from one try
-  to the next, so that a late copy of an earlier try is recognised too.
-- **Remembered state** may be old. A successful write proves that it was the latest. A refusal or a duplicate
-  writes nothing, so it proves nothing: it counts only on a fresh read.
-- **Producers.** A batch carries the most recent ones. One that is pushed out gets an item of its own, in
-  the same transaction as the batch, so its state is always in exactly one place. That item is read after
-  the tail is known: read before, it could miss a producer that appends and is pushed out in between.
-- **Closing** is a flag on the last batch, or an empty batch at the tail. It takes the key that every
-  other writer needs, so they lose the race and see that the stream is closed.
+- **A lost race** returns the batch that won, with the tail for the next decision. A single loss therefore
+  costs no read. A second loss shows that the stream is busy: wait a little, and read the tail.
+- **A lost reply.** Every write has an id (`append_id`). If a refused write finds its own id in the stored
+  batch, the write was sent twice and has landed (`log/append.py: check_landed`). All tries of an append have
+  the same id, so that a late copy of an earlier try is recognised too.
+- **Remembered state** may be old. A successful write proves that the state was the latest. A refusal or a
+  duplicate writes nothing and proves nothing, so it counts only on a fresh read.
+- **Producers.** A batch holds the most recent producers. The batch that pushes a producer out writes it to an
+  item of its own in the same transaction, so a producer's state is always in exactly one place. The item must
+  be read after the tail: an earlier read could miss a producer that appends and is pushed out in between.
+- **Closing** is a flag on the last batch, or an empty batch at the tail. The closing batch takes the key that
+  every other writer needs, so these writers lose the race and see that the stream is closed.
 - **Deletion and expiry** put a *tombstone* at that key, in one transaction with the change of the stream's
-  item. A writer that meets a tombstone reads the item again. A stream that was created anew has another
-  incarnation, and with it another log: no key of the old one is used again.
-- **Vacated keys.** "Nothing has that key" must mean that nothing ever had it. Batches that are trimmed lie
-  below the tail, and a tombstone stays for an hour (`RECLAIM_AFTER_MS`), while no process decides on a tail
-  that it learned more than five minutes ago (`MAX_AGE_MS`): no writer aims at a key that was emptied. A pack
-  replaces only batches that are an hour old, and never the last one (`janitor/pack.py`).
+  item. A writer that finds a tombstone reads the item again. A stream that is created again has a new
+  incarnation and so a new log: no key of the old log is used again.
+- **Removed batches.** A key must never be reused, so no writer may aim at a key that has become free. Trimmed
+  batches lie below the tail. A tombstone stays for an hour (`RECLAIM_AFTER_MS`), and no process decides on a
+  tail that is older than five minutes (`MAX_AGE_MS`). A pack replaces only batches that are an hour old, and
+  never the last one (`janitor/pack.py`).
 
-A group of appends (`service/group_commit.py`) is decided in order, each on the tail that the one before it
-leaves behind, and is written as one batch. A body over 64 KB is put into S3 first, under a key that is
-never written twice; the batch then names it. If the batch loses for good, nothing points to the body.
+A group of appends (`service/group_commit.py`) is decided in order, each append on the tail after the one
+before, and is written as one batch. A body over 64 KB goes to S3 first, under a key that is never written
+twice; the batch then names that key. If the batch finally loses, nothing points to the body.
 
-Which answer to a lost race is whose: `docs/internals/races.md`. The decision is pure
-(`protocol/append.py`). `tests/faults/test_rules_of_the_proof.py` removes one rule after the other, and each
-time an append is lost, doubled or in the wrong place.
+`docs/internals/races.md` lists the ways on after a lost race. The decision is a pure function
+(`protocol/append.py`). `tests/faults/test_rules_of_the_proof.py` removes every rule in turn, and shows that
+an append is then lost, duplicated or misplaced.
 """
 
 from __future__ import annotations
@@ -85,18 +85,18 @@ from tidemark.service.load import Known, decide, head_from, load_head, reload_ta
 from tidemark.service.read import renew
 from tidemark.service.stores import Stores
 
-#: The worst JSON text of this size takes a few milliseconds.
+#: Most bytes of JSON that are parsed on the event loop: the worst text takes a few milliseconds.
 _ON_THE_SPOT_BYTES: Final = 4 * 1024
-#: Bytes up to this size travel in the table's item, larger ones go to S3 first.
+#: Most bytes of a body in the table's item; larger bodies go to S3 first.
 INLINE_BYTES: Final = 64 * 1024
 KILOBYTE: Final = 1024
-#: An append that loses this often is to a stream with more writers than one partition takes.
+#: Lost races after which an append is refused: the stream has more writers than a partition can take.
 _MAX_LOSSES = 40
 
 
 class AppendRequest(NamedTuple):
-    """An append as it arrived; its stream's content type decides how the body is parsed. With `incarnation`,
-    a later stream of the same name refuses it with StreamNotFound."""
+    """An append as it arrived; the stream's content type decides how the body is parsed. If `incarnation` is
+    given, a later stream of the same name refuses the append with StreamNotFound."""
 
     content_type: ContentType | None
     body: bytes
@@ -109,9 +109,9 @@ class AppendRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """Bytes that are in S3 already, under a name for this incarnation of the stream alone: a batch must
-    not point to what is reclaimed with another incarnation's log. `parsed`, where it is known, is the
-    append that the bytes were read from, so that a large body is parsed once."""
+    """A body that is in S3 already, under a name of this `incarnation`. Only its batches may point there,
+    because the objects are removed with the incarnation's log. `parsed` is the parsed append if known, so
+    that a large body is parsed once."""
 
     incarnation: str
     data: bytes
@@ -124,8 +124,8 @@ def append(
 ) -> list[Outcome | ProtocolError]:
     """Decide the requests in order and commit those accepted with one conditional write.
 
-    Returns an outcome or a refusal for each. Raises StreamNotFound, Busy or OutcomeUnknown for all of
-    them. If the tail is remembered, nothing is read first.
+    Returns an outcome or a refusal for each. Raises StreamNotFound, Busy or OutcomeUnknown for the whole
+    group. If the tail is remembered, nothing is read first.
     """
     attempt = _Attempt(stores, key, requests, spilled, stores.new_id())
     known = _remembered_or_read(stores, key)
@@ -150,7 +150,7 @@ class _Attempt:
     _has_lost_before: bool = False
 
     def step(self, known: Known, appends: Sequence[Append]) -> list[Outcome | ProtocolError] | Known:
-        """Decide, and do what follows: the results, or what is known for the next decision."""
+        """Decide, then settle, race or combine. Returns the results, or the head for the next decision."""
         head = known.head
         plan = decide(self._stores, head, appends)
         if not plan.writes:
@@ -163,7 +163,7 @@ class _Attempt:
         return combined if isinstance(combined, Known) else [combined]
 
     def settle(self, known: Known, plan: AppendPlan) -> list[Outcome | ProtocolError] | Known:
-        """Nothing is to be written: that counts only on a fresh read."""
+        """Return results that write nothing, which count only on a fresh read."""
         head = known.head
         if not known.is_fresh:
             return Known(load_head(self._stores, self._key), is_fresh=True)
@@ -173,14 +173,14 @@ class _Attempt:
         return plan.results
 
     def combines(self, head: tails.StreamHead, appends: Sequence[Append]) -> bool:
-        """Whether to combine: others do so already, or the race was lost again and again. A group has
-        combined appends of its own, and goes on racing."""
+        """Whether to combine: other writers combine already, or the race was lost repeatedly. A group goes on
+        racing, because it shares its write already."""
         met = self._stores.crowd.on(head.record.incarnation)
         is_alone = not self._losses and not head.mailed and not met.lost_ms
         if is_alone or len(appends) > 1 or not fits_mail(appends[0]):
             return False
         size = appends[0].messages.size
-        # A lost put is billed by its size: the larger the append, the sooner it is mail.
+        # A lost put is billed by its size: large appends combine after fewer losses.
         if self._losses >= (1 if self._has_lost_before or size > KILOBYTE else 3):
             return True
         now_ms = self._stores.clock_ms()
@@ -189,8 +189,9 @@ class _Attempt:
         return len(head.mailed) >= tails.CROWD and now_ms - head.written_ms < tails.CROWDED_APART_MS
 
     def spills_first(self, head: tails.StreamHead, messages: Messages) -> bool:
-        """Whether large mail was put into S3 just now. Others need less time for a batch, so the tail is read
-        anew before it is posted. In a large crowd those reads cost more than mail that is late."""
+        """With few writers, put large mail into S3 unless it is there. Returns whether it did: the tail must
+        then be read again, because other writers have committed meanwhile. With many writers these reads
+        would cost more than late mail does."""
         met, before = self._stores.crowd.on(head.record.incarnation), self._spilled
         is_small_crowd = met.size <= SMALL_CROWD and met.was_in(
             tails.CROWDED_APART_MS, self._stores.clock_ms()
@@ -202,8 +203,8 @@ class _Attempt:
     def race(
         self, head: tails.StreamHead, plan: AppendPlan, appends: Sequence[Append]
     ) -> list[Outcome | ProtocolError] | Known:
-        """Commit the plan; if others were first, what is known from them. A partition that throttles large
-        puts may still take a pointer, so a large append becomes mail then."""
+        """Commit the plan; if another writer was first, return the head after its batch. A partition that
+        throttles a large put may still accept a pointer, so a large append then becomes mail."""
         try:
             self.commit(head, plan)
         except TailMoved as moved:
@@ -218,15 +219,15 @@ class _Attempt:
         return plan.results
 
     def mailable(self, record: StreamRecord, append: Append) -> Append:
-        """The append as mail. A large body goes to S3 first, so that it is sent once, and the mail is a
-        pointer."""
+        """The append as mail. A large body goes to S3 first, and the mail points to it: the body is sent
+        once."""
         data, lengths = append.messages.data, append.messages.lengths
         if len(data) <= MAIL_BYTES:
             return append
         return replace(append, messages=Messages(b"", lengths, self.spill(record, data).body))
 
     def spill(self, record: StreamRecord, data: bytes) -> Spilled:
-        """Put into S3 once, however often the tail moves, and again only for another incarnation."""
+        """Put the body into S3, unless it is there already for this incarnation."""
         spilled = self._spilled
         if spilled is None or spilled.incarnation != record.incarnation or spilled.data != data:
             spilled = self._spilled = _put_blob(self._stores, record, data)
@@ -270,8 +271,8 @@ class _Attempt:
         schedule_packing(stores.table, record, batch, stores.packing, stores.clock_ms())
 
     def adopt(self, head: tails.StreamHead, winner: Entry) -> Known:
-        """The head to decide on next: that of the batch that won, or, once others have followed it, that of
-        the tail. A tombstone says that the stream has ended; a new one may have its name."""
+        """The head for the next decision: the head after the batch that won, or, from the second loss on, the
+        current tail. After a tombstone the stream is read again: a new stream may have its name."""
         self._losses += 1
         crowd, incarnation, now_ms = self._stores.crowd, head.record.incarnation, self._stores.clock_ms()
         if self._losses == 1:
@@ -291,14 +292,13 @@ class _Attempt:
 
 
 def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | None:
-    """Put the append's bytes into S3 before its turn, if it looks as if they will be needed there.
+    """Put the append's body into S3 before its turn if the append will probably be accepted.
 
-    This is decided on what is remembered, so it is only a guess: the turn itself decides again, and puts
-    there what is missing. The appends that wait in front may fill a sequence gap. Bytes that are put and
-    then refused are an orphan under the incarnation's prefix: nothing points to them, and they are removed
-    with the log (`batch_blob_key`).
+    The remembered state allows only a guess: the append's turn decides again, and puts a missing body there.
+    A sequence gap does not count, because appends before this one may fill it. The body of a refused append
+    is an orphan under the incarnation's prefix, and is removed with the log (`batch_blob_key`).
 
-    Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3. Nothing has changed then.
+    Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3; then nothing has changed.
     """
     head = _remembered_or_read(stores, key).head
     parsed = _parse_request(stores, head.record, request)
@@ -313,7 +313,8 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
 
 
 def _remembered_or_read(stores: Stores, key: StreamKey) -> Known:
-    """A remembered stream whose time is over may have been renewed by others."""
+    """The remembered head, or a fresh one. A remembered head that has expired is read again: another process
+    may have renewed the stream."""
     now_ms = stores.clock_ms()
     head = stores.tails.get(key, now_ms)
     if head is None or head.is_expired(now_ms):
@@ -329,8 +330,8 @@ def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
 
 
 def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest) -> Append:
-    """Read the body as the stream's content type says; closing alone needs no body (§5.2). An error in the
-    body is kept for the decision, which checks the closed state first (§5.2, error precedence)."""
+    """Parse the body by the stream's content type; closing alone needs no body (§5.2). An error in the body
+    is kept for the decision, which checks the closed state first (§5.2, error precedence)."""
     messages, fault, content_type = NOTHING, None, record.content_type
     try:
         if request.incarnation not in {None, record.incarnation}:
@@ -359,7 +360,7 @@ def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest)
 
 
 def parse_body(stores: Stores, content_type: ContentType, body: bytes) -> Messages:
-    """Raises as `parse_messages` does. A text that may take long is not read on an event loop."""
+    """Parse the body, outside the event loop if this may take long. Raises as `parse_messages`."""
     if len(body) <= _ON_THE_SPOT_BYTES or not content_type.is_json:
         return parse_messages(content_type, body)
     return stores.concurrency.compute(partial(parse_messages, content_type, body))

@@ -40,8 +40,8 @@ _MAX_TRIES: Final = 5
 def create_bucket(
     stores: Stores, bucket: str, retention: Retention = FOREVER, compaction: Compaction | None = None
 ) -> BucketRecord:
-    """`retention` and `compaction` are those of its streams which are created without their own. Raises
-    BucketExists; a bucket that was made before there was a list of buckets is then in it."""
+    """`retention` and `compaction` are the defaults of its streams. Raises BucketExists. An older release may
+    have created the bucket without an entry in the list of buckets; the entry is then added."""
     if compaction:
         stores.check_format(COMPACTED_EPOCH)
     created_ms = stores.clock_ms()
@@ -60,9 +60,8 @@ def create_bucket(
 def describe_bucket(stores: Stores, bucket: str) -> BucketRecord:
     """The bucket with its count of streams. Raises BucketNotFound.
 
-    The item counts an expired stream until somebody ends it: such streams are looked for and not
-    counted. The count is read before and after, so that no stream that was ended meanwhile is taken off
-    twice.
+    The item counts an expired stream until it is ended, so the overdue streams are subtracted here. The count
+    is read before and after the search, so that a stream that is ended meanwhile is not subtracted twice.
     """
     record = buckets.load_bucket(stores.table, bucket)
     alive = record.streams
@@ -85,7 +84,8 @@ class BucketListing:
 
 
 def list_buckets(stores: Stores, request: ListingRequest) -> BucketListing:
-    """Each with the count in its item, which counts an expired stream until somebody ends it."""
+    """A page of buckets with the counts in their items. A count includes expired streams that are not ended
+    yet."""
 
     def load(bucket: str) -> BucketRecord | None:
         with suppress(BucketNotFound):
@@ -95,7 +95,7 @@ def list_buckets(stores: Stores, request: ListingRequest) -> BucketListing:
     found: list[BucketRecord] = []
     after, more, limit = request.after, True, min(request.limit, stores.listed_at_once)
     while more and len(found) <= limit:
-        # One more than are wanted, to see whether there is one.
+        # An additional bucket shows whether there are more.
         wanted = limit + 1 - len(found)
         ids, more = buckets.list_bucket_ids(stores.table, request.prefix, after, wanted)
         found += [record for record in stores.concurrency.each(load, ids) if record is not None]
@@ -104,8 +104,8 @@ def list_buckets(stores: Stores, request: ListingRequest) -> BucketListing:
 
 
 def delete_bucket(stores: Stores, bucket: str) -> None:
-    """Raises BucketNotFound, BucketNotEmpty. Streams that have expired do not hinder:
-    what the janitor would end soon is ended here."""
+    """Delete an empty bucket. Expired streams that the janitor has not ended yet are ended here. Raises
+    BucketNotFound, BucketNotEmpty."""
     try:
         _delete(stores, bucket)
     except BucketNotEmpty:

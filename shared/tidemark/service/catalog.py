@@ -1,7 +1,7 @@
 """The catalog: listings of streams (extensions §1.4) and forks, a stream's statistics, and when messages were
 appended.
 
-It is for people and monitors, never for a writer: nothing here reads a whole log.
+The catalog serves people and monitors, never a writer. No function here reads a whole log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemark.service.read import forgotten, load_page
 from tidemark.service.start_point import batches_back
 from tidemark.service.stores import Stores
 
-#: Decoding this many items takes a few milliseconds, for which an event loop may be held.
+#: Items that are decoded at once: a few milliseconds, for which an event loop may block.
 _AT_ONCE: Final = 200
 
 
@@ -42,9 +42,9 @@ class Listing:
 
 
 def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listing:
-    """Raises BucketNotFound; the plain surface is always there. Streams that have expired are not listed.
+    """List streams, without expired ones. Raises BucketNotFound, never for the plain surface.
 
-    A stream's place is its id alone, so what is created or ended meanwhile moves no other one.
+    The id alone is a stream's place, so streams that are created or ended meanwhile do not move others.
     """
     if bucket != PLAIN_BUCKET:
         load_bucket(stores.table, bucket)
@@ -52,7 +52,7 @@ def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listin
     after, more, limit = request.after, True, min(request.limit, stores.listed_at_once)
     while more:
         left = min(limit - len(found), _AT_ONCE)
-        # One more than are wanted, to see whether there is one.
+        # An additional stream shows whether there are more.
         records, more = list_records(stores.table, bucket, request.prefix, after, left + 1)
         wanted, beyond = records[:left], records[left:]
         found += _load_live(stores, wanted)
@@ -74,7 +74,7 @@ def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
         if record.deleted or isinstance(last, Tombstone):
             return None
         head = head_from(record, last, now_ms)
-        # A listing of very many streams leaves writers the tails that they append to.
+        # A listing of very many streams must not push the writers' tails out of the cache.
         stores.tails.learn_if_it_fits(head)
         return head
 
@@ -86,8 +86,8 @@ def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
 
 
 def _confirm_tails(stores: Stores, records: list[StreamRecord], now_ms: int) -> dict[StreamKey, StreamHead]:
-    """The remembered tails that are the tails still. What is confirmed counts as no younger than it was: an
-    append may not rest on it for longer."""
+    """The remembered tails that are still current. Their age stays as it was, so that appends do not rely on
+    them for longer."""
     known: dict[StreamKey, StreamHead] = {}
     for record in records:
         head = stores.tails.get(record.key, now_ms)
@@ -96,7 +96,7 @@ def _confirm_tails(stores: Stores, records: list[StreamRecord], now_ms: int) -> 
         # A pack may have emptied the place at an older tail.
         if record.packed <= head.tail.offset:
             known[record.key] = replace(head, record=record)
-    # Nothing follows a closure.
+    # No batch follows a closure.
     open_heads = (head for head in known.values() if not head.tail.closed)
     keys = {log_pk(head.record.key, head.record.incarnation): head.record.key for head in open_heads}
     places = {pk: known[key].tail.offset for pk, key in keys.items()}
@@ -106,7 +106,7 @@ def _confirm_tails(stores: Stores, records: list[StreamRecord], now_ms: int) -> 
 
 
 def _exists(stores: Stores, record: StreamRecord) -> bool:
-    """The item alone says so, unless a write may have renewed it."""
+    """Whether the stream exists. The item alone decides, unless a write may have renewed the expiry."""
     if record.deleted:
         return False
     if not is_expired(record.expiry, record.used_ms, stores.clock_ms()):
@@ -114,11 +114,11 @@ def _exists(stores: Stores, record: StreamRecord) -> bool:
     return record.expiry.ttl_seconds is not None and bool(_load_live(stores, [record]))
 
 
-#: Messages are counted in this many of the latest batches, and estimated from them where there are more.
+#: Latest batches in which messages are counted. If there are more batches, the count is an estimate.
 _COUNTED_BATCHES: Final = 500
-#: A fork's lie in several logs, and packed ones in S3.
+#: Most calls for counting: the batches of a fork lie in several logs, and packed ones in S3.
 _COUNTING_CALLS: Final = 4
-#: Producers that have an item of their own, beside the recent ones.
+#: Most producers with an item of their own that are listed after the recent ones.
 _MAX_PRODUCERS: Final = 100
 
 
@@ -138,8 +138,8 @@ class StreamStats:
 
 
 def load_stats(stores: Stores, key: StreamKey) -> StreamStats:
-    """The stream's item, its last batch, a query or a few for the latest batches, and one for the producers
-    that the last batch does not carry any more. Raises StreamNotFound, SoftDeleted."""
+    """Load the stream's item, its last batch, the latest batches in a query or a few, and the producers that
+    were pushed out of the last batch in one query. Raises StreamNotFound, SoftDeleted."""
     head = load_head(stores, key)
     messages, messages_exact = _count_messages(stores, head)
     producers, producers_complete = _load_producers(stores, head)
@@ -163,8 +163,8 @@ def _count_messages(stores: Stores, head: StreamHead) -> tuple[int, bool]:
 
 
 def _bytes_left(stores: Stores, record: StreamRecord, high: int) -> int:
-    """From what is retained up to `high`. Where that is compacted, the packs say it, as many as a query
-    has."""
+    """The bytes from the retained offset up to `high`. In a compacted range this is an estimate from the
+    packs of one query."""
     low = max(record.retained, record.base)
     if low >= min(record.compacted, high):
         return high - record.retained
@@ -176,7 +176,7 @@ def _bytes_left(stores: Stores, record: StreamRecord, high: int) -> int:
     )
     left, reached = 0, low
     for entry in map(decode_entry, items):
-        if entry.start >= reached:  # Else it is being removed.
+        if entry.start >= reached:  # Skips batches that are being removed.
             left += entry.index.data_bytes if isinstance(entry, Pack) else entry.size
             reached = entry.end
     return low - record.retained + left * (high - low) // max(reached - low, 1)
@@ -197,9 +197,9 @@ def _load_producers(stores: Stores, head: StreamHead) -> tuple[tuple[ProducerSta
 
 @dataclass(slots=True)
 class AppendTimes:
-    """The writes of [start, end), in order: when each was made, how many messages it has there, and how many
-    of the stream's bytes. A write is an append, or several that were committed together. `message_ends` are
-    told where a compaction has taken messages out, so that the bytes do not add up to the offsets."""
+    """The writes of [start, end) in order: the time of each, and its messages and bytes in that range. A
+    write is an append, or several that were committed together. `message_ends` is set if a compaction has
+    removed messages, because the sizes then do not add up to offsets."""
 
     incarnation: str
     start: int
@@ -214,8 +214,8 @@ class AppendTimes:
 def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> AppendTimes:
     """The times of the page that a read at `start` returns. Raises as `read`.
 
-    The calls are those of the read, for the same items without their bytes. Bodies in S3 are not fetched; of
-    packs the blocks are, because they have the times. It does not renew a sliding expiry.
+    Makes the calls of the read, for the same items without their bytes. Bodies in S3 are not fetched, but
+    blocks of packs are, because they hold the times. Does not renew a sliding expiry.
     """
     now_ms = stores.clock_ms()
     record, page = load_page(stores, key, start, now_ms, {"attributes": BOUNDARY_ATTRIBUTES})
@@ -234,7 +234,7 @@ def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> Ap
 
 
 def _writes_of(page: Page) -> Iterator[tuple[int, int, int]]:
-    """Time, messages and bytes of each, without what lies before the page, and without a closure."""
+    """Time, messages and bytes of each write, without the part before the page, and without a closure."""
     skip = page.skip
     for batch in page.batches:
         for time_ms, lengths in _lengths_of(batch):
@@ -252,7 +252,8 @@ def _writes_of(page: Page) -> Iterator[tuple[int, int, int]]:
 
 
 def _lengths_of(batch: Batch) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The time of each write in it, and the lengths of its messages. A fork may have a part of the batch."""
+    """The time of each write in the batch, and the lengths of its messages. A fork may own a part of the
+    batch."""
     if batch.times is None:
         yield batch.time_ms, batch.lengths
         return

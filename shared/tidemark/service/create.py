@@ -1,4 +1,4 @@
-"""Create (§5.1): idempotent, and a fresh start where the old stream has expired."""
+"""Create (§5.1): idempotent; an expired stream is replaced by a new one."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Origin:
 def fork_origin(
     stores: Stores, key: StreamKey, point: rules.ForkPoint, content_type: ContentType | None, expiry: Expiry
 ) -> Origin:
-    """The initial state of the fork `key`. Copies nothing, whatever the source's size: if the source begins
-    with a snapshot, the fork begins with the same one.
+    """The initial state of the fork `key`. No data are copied. If the source begins with a snapshot, the fork
+    begins with the same snapshot.
 
-    Raises as the table of fork creation errors says: StreamNotFound, Malformed, Conflict; and
-    RetentionGone.
+    Raises the errors of the protocol's table of fork creation errors (StreamNotFound, Malformed, Conflict),
+    and RetentionGone.
     """
     if point.source == key:
         raise errors.Malformed("A stream cannot be forked from itself")
@@ -120,17 +120,17 @@ class CreateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """`is_new` tells 201 from 200."""
+    """`is_new`: the response is 201, else 200."""
 
     head: StreamHead
     is_new: bool
 
 
 def create(stores: Stores, key: StreamKey, request: CreateRequest) -> Created:
-    """Make the stream, or find that it is there as asked for.
+    """Create the stream, or check that the existing stream has the requested configuration.
 
-    Raises Malformed for a body that is not what the content type says, Conflict where a
-    different stream is there, and what `fork_origin` raises.
+    Raises Malformed for a body that does not fit the content type, Conflict if a different stream exists, and
+    the errors of `fork_origin`.
     """
     return _Creation(stores, key, request).run()
 
@@ -140,14 +140,14 @@ class _Creation:
         self._stores = stores
         self._key = key
         self._request = request
-        #: When the name was free again, by the clock of the process that ended the stream before.
+        #: The time at which the name became free, by the clock of the process that ended the earlier stream.
         self._free_ms = 0
         self._retention = request.retention
         self._compaction = request.compaction
 
     def run(self) -> Created:
-        """A repeated fork is recognised even after its source is gone, so it is looked for
-        first. A plain stream is written at once; the refused write returns the stream that is there."""
+        """Read the name first for a fork: a repeated request succeeds even if the source is gone. Other
+        streams are written at once, and a refused write returns the existing stream."""
         existing = load_stream(self._stores.table, self._key) if self._request.fork else None
         for tries in range(_MAX_TRIES):
             try:
@@ -201,12 +201,12 @@ class _Creation:
             stores.check_format(COMPACTED_EPOCH)
         messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
-            return lifecycle.Creation(record)  # Without content of its own, an open stream has an empty log.
+            return lifecycle.Creation(record)  # An open stream without content has an empty log.
         return self.with_first_batch(record, messages)
 
     def with_first_batch(self, record: records.StreamRecord, messages: Messages) -> lifecycle.Creation:
-        """A large body is in S3 before the stream is there. The creation may then fail, so the janitor's
-        entry for the body comes first."""
+        """The creation with a first batch. A large body goes to S3 before the stream exists. The creation may
+        then fail, so the due entry that removes the body is written first."""
         stores, data, now_ms = self._stores, messages.data, record.created_ms
         append_id = stores.new_id()
         after = Tail(offset=record.base + len(data), closed=self._request.closed)
@@ -225,8 +225,8 @@ class _Creation:
         return lifecycle.Creation(record, replace(first, data=None, blob=blob), orphan)
 
     def load_defaults(self) -> None:
-        """Default to the bucket's settings where the request has none. A new stream skips this read: its
-        creation is refused if the bucket has some."""
+        """Take the bucket's defaults for settings that the request lacks. A new stream is first created
+        without this read: the creation is refused if the bucket has defaults."""
         is_told = self._request.retention.is_limited and self._request.compaction
         if self._key.bucket != PLAIN_BUCKET and not is_told:
             self.adopt(load_bucket(self._stores.table, self._key.bucket))
@@ -247,15 +247,15 @@ class _Creation:
         return Created(head, is_new=True)
 
     def meet(self, existing: records.StreamRecord) -> Created:
-        """A stream has the name: the same one, another one, or one that has ended.
+        """Handle an existing stream of the name: the requested one, another one, or one that has ended.
 
-        Raises Conflict, and StreamChanged if it changed meanwhile.
+        Raises Conflict, and StreamChanged if the stream changed meanwhile.
         """
         now_ms = self._stores.clock_ms()
         last = load_last(self._stores.table, log_pk(existing.key, existing.incarnation))
         head = head_from(existing, last, now_ms)
         if existing.deleted and not existing.references:
-            # The process that ended its last fork has not removed it yet, or has died.
+            # The last fork has ended, but the process that ended it has not removed this stream yet.
             try_release(self._stores, remove_unreferenced(self._stores, existing))
             return self.make()
         if existing.references and (existing.deleted or head.is_expired(now_ms)):
@@ -274,7 +274,7 @@ class _Creation:
         request = self._request
         content_type = request.content_type or existing.content_type
         if (existing.retention, existing.compaction) != (self._retention, self.compaction_of(content_type)):
-            self.load_defaults()  # The stream may have its bucket's.
+            self.load_defaults()  # The stream may have the bucket's defaults.
         # A fork without an expiry of its own matches the expiry that it inherited.
         expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
         rules.check_same_configuration(
@@ -290,8 +290,7 @@ class _Creation:
     def replace(self, expired: StreamHead) -> Created:
         stores = self._stores
         if self._request.fork is not None:
-            # The old stream may release the very source that the new one is forked from,
-            # and a transaction may change an item only once.
+            # Both streams may have the same source, and a transaction may change an item only once.
             end(stores, expired, stores.new_id())
             return self.make()
         self.load_defaults()

@@ -1,4 +1,4 @@
-"""Delete (§5.4), and the same end for a stream whose time has come."""
+"""Delete (§5.4), and the end of an expired stream, which is the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tidemark.service.stores import Stores
 
 
 def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[list[Write], Due | None]:
-    """The writes to the source that end `record`, and the due entry for checking the source afterwards."""
+    """The writes to the source stream when the fork `record` ends, and the due entry for checking the source
+    afterwards."""
     source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
     if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
         return [], None
@@ -27,10 +28,10 @@ def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[l
 
 
 def remove_unreferenced(stores: Stores, record: StreamRecord) -> Due | None:
-    """Remove a deleted stream that no fork needs any more: its name is free then.
+    """Remove a deleted stream that no fork needs any more. Its name is then free.
 
-    Returns the entry that says to look at its own source. Raises StreamChanged if another process
-    has removed it, or its source has changed just now.
+    Returns the due entry for checking its own source. Raises StreamChanged if another process has removed the
+    stream, or has changed its source just now.
     """
     now_ms = stores.clock_ms()
     writes, due = release_writes(stores, record, now_ms)
@@ -46,7 +47,7 @@ def remove_unreferenced(stores: Stores, record: StreamRecord) -> Due | None:
 def release_unreferenced(stores: Stores, due: Due | None) -> int:
     """Remove a deleted stream whose last fork is gone, and go on with its own source.
 
-    Returns how many were removed. Safe to repeat, and safe to leave to the janitor.
+    Returns the number of removed streams. Safe to repeat, and safe to leave to the janitor.
     """
     removed = 0
     while due is not None:
@@ -63,7 +64,7 @@ def release_unreferenced(stores: Stores, due: Due | None) -> int:
 
 
 def try_release(stores: Stores, due: Due | None) -> None:
-    """Release now if possible. The request has succeeded either way: the janitor does the rest."""
+    """Release now if possible. If this fails, the janitor does it later: the request has succeeded anyway."""
     with suppress(ProtocolError):
         release_unreferenced(stores, due)
 
@@ -72,7 +73,8 @@ _MAX_TRIES = 40
 
 
 def delete(stores: Stores, key: StreamKey) -> None:
-    """Raises StreamNotFound or SoftDeleted. From then on no append to the old stream can succeed."""
+    """Delete the stream: no later append to this incarnation can succeed. Raises StreamNotFound or
+    SoftDeleted."""
     append_id = stores.new_id()
     head = load_head(stores, key)
     for tries in range(_MAX_TRIES):
@@ -86,8 +88,8 @@ def delete(stores: Stores, key: StreamKey) -> None:
 
 
 def end(stores: Stores, head: StreamHead, append_id: str) -> None:
-    """Tombstone the stream at its tail, and remove the stream it was forked from if that was kept only
-    for this fork. Raises TailMoved or StreamChanged."""
+    """Write a tombstone at the tail. Also remove the source stream if it was kept only for this fork. Raises
+    TailMoved or StreamChanged."""
     now_ms = stores.clock_ms()
     record = head.record
     last = lifecycle.tombstone(head.tail, append_id, now_ms)

@@ -1,12 +1,11 @@
-"""Group commit: where one process serves many requests, appends that wait for the same
-tail share one write.
+"""Group commit: concurrent appends of one process to one stream share a write.
 
-While a write to a stream is under way, further appends to it gather; the next write takes
-all of them. Each is still decided in order and answered on its own (`docs/internals/races.md`).
+While a write to a stream is under way, further appends wait in a queue, and the next write takes the whole
+queue. Every append is decided in order and answered on its own (`docs/internals/races.md`).
 
-An append that waits has not been sent, so it may still be cancelled, and nothing was written:
-when its client leaves, when it has waited for too long, and when the write before it got no
-answer, because its own would most likely wait as long again. A request that was sent is never cancelled.
+A waiting append has written nothing, so it can be cancelled: when its client disconnects, after TURN_SECONDS,
+or when the write before got no answer, because the next write would most likely get none either. A request
+that was sent is never cancelled.
 """
 
 from __future__ import annotations
@@ -24,19 +23,18 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, AppendRequest, Spilled, append, spill
 from tidemark.service.stores import Run, Stores
 
-#: Bounds the item's other attributes, and what a single loss costs to decide again.
+#: Most appends in a group. Bounds the item's other attributes, and the work of deciding again after a loss.
 MAX_GROUP: Final = 64
-#: How long an append may wait for its turn. A call that gets no answer ends after 13 seconds at
-#: most (`aws/retry.py`), so both together stay below a gateway's thirty.
+#: Most seconds that an append waits for its turn. A call without an answer ends after 13 seconds at most
+#: (`aws/retry.py`), so that the sum stays below a gateway's 30.
 TURN_SECONDS: Final = 10.0
-#: Most appends wait for a few milliseconds; only after this time is it worth the effort to watch whether
-#: the client leaves.
+#: Seconds after which an append watches whether its client disconnects. Most wait for a few milliseconds, and
+#: are spared the effort.
 UNWATCHED_SECONDS: Final = 1.0
 
 
 class ClientLeft(ProtocolError):
-    """The client has disconnected, so it does not get this response. Its append stands if it was sent by
-    then."""
+    """The client has disconnected and does not get this response. An append that was sent by then stands."""
 
     status = 499
 
@@ -45,14 +43,14 @@ class ClientLeft(ProtocolError):
 
 
 Left = Callable[[], Awaitable[Any]]
-"""Returns once the client has gone."""
+"""Returns when the client has disconnected."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
     request: AppendRequest
     answer: asyncio.Future[Outcome]
-    #: Done with the answer, or when it has taken long. A future costs a fraction of `asyncio.wait`.
+    #: Done with the answer, or after UNWATCHED_SECONDS. A future costs a fraction of `asyncio.wait`.
     moved: asyncio.Future[None]
     #: A large body is on its way to S3.
     is_spilling: bool = False
@@ -65,7 +63,7 @@ class _Waiting:
 
     def settle(self, answer: Any) -> None:
         self.move()
-        if self.answer.done():  # The client went away; its append stands all the same.
+        if self.answer.done():  # The client has disconnected; a sent append stands.
             return
         if isinstance(answer, ProtocolError):
             answer.without_frames()
@@ -75,7 +73,7 @@ class _Waiting:
             self.answer.set_result(answer)
 
     def depends_on(self, earlier: _Waiting) -> bool:
-        """Whether the order of the two decides what becomes of them."""
+        """Whether the order of the two appends may change their outcomes."""
         one, other = self.request, earlier.request
         if one.close or other.close or (one.stream_seq is not None and other.stream_seq is not None):
             return True
@@ -95,8 +93,8 @@ class GroupCommit:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def append(self, key: StreamKey, request: AppendRequest, left: Left | None = None) -> Outcome:
-        """Raises whatever refuses this one append, or stops its whole group; StorageUnavailable where it was
-        not sent in time. Raises ClientLeft soon after `left` returns, if the append had to wait."""
+        """Raises the error that refuses this append or stops its whole group; StorageUnavailable if the
+        append was not sent in time; ClientLeft soon after `left` returns, if the append had to wait."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting(request, loop.create_future(), loop.create_future())
         queue = self._streams.get(key)
@@ -109,7 +107,7 @@ class GroupCommit:
             waiting.is_spilling = True
             self._start(self._spill(key, queue, waiting))
         elif is_first:
-            return await waiting.answer  # It is sent in the loop's next turn.
+            return await waiting.answer  # Sent in the loop's next turn.
         return await _turn(waiting, left)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -118,8 +116,8 @@ class GroupCommit:
         task.add_done_callback(self._tasks.discard)
 
     async def _spill(self, key: StreamKey, queue: _Queue, waiting: _Waiting) -> None:
-        """Runs before the append's turn, so that no other append waits for S3. If S3 refuses the bytes, the
-        append is refused: nothing points to them yet."""
+        """Put the body into S3 before the append's turn, so that no other append waits for S3. If S3 refuses
+        the body, the append is refused: nothing points to the body yet."""
         try:
             waiting.spilled = await self._run(partial(spill, self._stores, key, waiting.request))
         except Exception as failure:  # noqa: BLE001 - whatever it is, the waiting request must hear of it
@@ -128,8 +126,8 @@ class GroupCommit:
         queue.changed.set()
 
     async def _drain(self, key: StreamKey, queue: _Queue) -> None:
-        """Commit group after group until no append waits. A cancelled request does not cancel this: the
-        others of its group still wait."""
+        """Commit group after group until no append waits. A cancelled request does not cancel this task,
+        because other requests wait too."""
         while queue.waiting:
             group = queue.take_group()
             if not group:
@@ -170,16 +168,16 @@ class _Queue:
         self.changed.set()
 
     def take_group(self) -> list[_Waiting]:
-        """The longest run that fits an item and is ready to be sent; empty if nothing is.
+        """The longest run of ready appends that fits an item; empty if none is ready.
 
-        An append whose body is still on its way to S3 is passed by others, but not by those that
-        arrived later and depend on it: of the same producer, with a Stream-Seq as well, or closing.
+        Later appends pass an append whose body is still on its way to S3, unless they depend on it: both have
+        the same producer or a Stream-Seq, or one closes the stream.
         """
         group: list[_Waiting] = []
         behind: list[_Waiting] = []
         size, is_full = 0, False
         for waiting in self.waiting:
-            if waiting.answer.done():  # Called off, or its body was refused by S3.
+            if waiting.answer.done():  # The append was cancelled, or S3 refused its body.
                 continue
             body = len(waiting.request.body)
             is_full = is_full or (bool(group) and (len(group) == MAX_GROUP or size + body > INLINE_BYTES))
@@ -194,8 +192,8 @@ class _Queue:
 
 
 async def _turn(waiting: _Waiting, left: Left | None) -> Outcome:
-    """The outcome of an append that has to wait. It leaves the queue with its client, and when its
-    time is over, unless it was sent by then. Raises as `GroupCommit.append`."""
+    """The outcome of a waiting append. Until it is sent, the append leaves the queue when its client
+    disconnects or after TURN_SECONDS. Raises as `GroupCommit.append`."""
     answer = waiting.answer
     leaving: asyncio.Future[Any] | None = None
     timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, waiting.move)
@@ -214,7 +212,7 @@ async def _turn(waiting: _Waiting, left: Left | None) -> Outcome:
         return await answer
     except asyncio.CancelledError:
         if not answer.cancel() and not answer.cancelled():
-            answer.exception()  # There is one, and nobody is left to hear it.
+            answer.exception()  # Marks the exception as retrieved.
         raise
     finally:
         timer.cancel()

@@ -21,7 +21,7 @@ from tidemark.service.stores import Stores
 
 
 class Known(NamedTuple):
-    """The stream's head, on which an append is decided, and whether it was read just now. A refusal or a
+    """The head on which an append is decided, and whether the head was read just now. A refusal or a
     duplicate writes nothing, so it counts only on a fresh head."""
 
     head: StreamHead
@@ -29,7 +29,7 @@ class Known(NamedTuple):
 
 
 def head_from(record: StreamRecord, last: Batch | Tombstone | None, learned_ms: int) -> StreamHead:
-    """`last` is the end of the stream's own log; None if nothing was written to it."""
+    """`last` is the last entry of the stream's own log, or None if the log is empty."""
     if last is None:
         return StreamHead(record, Tail(record.base), record.created_ms, learned_ms)
     if isinstance(last, Tombstone):
@@ -45,8 +45,8 @@ def absence_error(record: StreamRecord | None) -> ProtocolError:
 
 
 def ended_error(stores: Stores, record: StreamRecord) -> ProtocolError:
-    """StreamNotFound or SoftDeleted for a stream whose log has ended since its item was read. Another stream
-    may have the name by now, and forks of that one say nothing about this one."""
+    """StreamNotFound or SoftDeleted for a stream whose log has ended since its item was read. A new stream
+    may have the name by now, whose forks must not count for this one."""
     found = load_stream(stores.table, record.key)
     return absence_error(found if found is not None and found.incarnation == record.incarnation else None)
 
@@ -59,13 +59,13 @@ def require_live(record: StreamRecord | None) -> StreamRecord:
 
 
 def load_head(stores: Stores, key: StreamKey) -> StreamHead:
-    """The stream and its tail as they are now: two small reads, at once where possible.
+    """Load the stream and its tail: two small reads, concurrent if possible.
 
-    Raises StreamNotFound or SoftDeleted; an expired stream is not there any more (§5.1).
+    Raises StreamNotFound or SoftDeleted, also for an expired stream (§5.1).
     """
     now_ms = stores.clock_ms()
     remembered = stores.tails.get(key, now_ms)
-    # The incarnation names the log, so the two reads are at once only where it is remembered.
+    # The incarnation names the log, so the reads are concurrent only if it is remembered.
     if remembered is None:
         record, last = load_stream(stores.table, key), None
     else:
@@ -79,14 +79,14 @@ def load_head(stores: Stores, key: StreamKey) -> StreamHead:
         stores.tails.forget(key)
         return _load_again(stores, key, record)
     head = head_from(record, last, now_ms)
-    if head.is_expired(stores.clock_ms()):  # Asked after the replies, as in `last_used_ms`.
+    if head.is_expired(stores.clock_ms()):  # The clock is read after the replies, as in `last_used_ms`.
         raise absence_error(record)
     stores.tails.learn(head)
     return head
 
 
 def load_due_head(stores: Stores, due: Due) -> StreamHead | None:
-    """The stream that a queue entry is of, and its tail; None if it has ended."""
+    """The stream of a due entry, and its tail; None if the stream has ended."""
     record = load_incarnation(stores.table, due)
     if record is None or record.deleted:
         return None
@@ -94,8 +94,8 @@ def load_due_head(stores: Stores, due: Due) -> StreamHead | None:
 
 
 def _load_again(stores: Stores, key: StreamKey, ended: StreamRecord | None) -> StreamHead:
-    """The stream that has taken the name in the meantime; else raises StreamNotFound or SoftDeleted. An
-    item that says nothing of the end was read before the log ended, so it is read again."""
+    """The stream that has taken the name meanwhile. Raises StreamNotFound or SoftDeleted if there is none. An
+    item that does not show the end was read before the log ended, so it is read again."""
     if ended is None or ended.deleted:
         raise absence_error(ended)
     record = load_stream(stores.table, key)
@@ -105,19 +105,19 @@ def _load_again(stores: Stores, key: StreamKey, ended: StreamRecord | None) -> S
 
 
 def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int) -> int:
-    """When the stream was last used, as far as its expiry depends on it. Raises StreamNotFound or
-    SoftDeleted.
+    """The time of the stream's last use, as far as the expiry needs it. Raises StreamNotFound or SoftDeleted
+    if the stream has expired.
 
-    `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a stream without
-    readers looks idle in its item; its tail is read only then. The clock is asked after the reply that
-    brought the record, which has set it right where it was off (`aws/clock.py`).
+    `seen_ms` is the time of any known batch. A write does not update the item, so a stream without readers
+    looks expired by its item; only then the tail is read. The clock is read after the reply with the record,
+    because the reply corrects the clock (`aws/clock.py`).
     """
     now_ms = stores.clock_ms()
     used_ms = max(record.used_ms, seen_ms)
     if is_expired(record.expiry, used_ms, now_ms):
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         if isinstance(last, Tombstone):
-            # The stream is being ended right now: a tombstone's time does not count as use.
+            # The stream is being ended. The time of a tombstone does not count as use.
             raise ended_error(stores, record)
         used_ms = max(used_ms, last.time_ms if last else 0)
         if is_expired(record.expiry, used_ms, now_ms):
@@ -126,7 +126,7 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int) -> int:
 
 
 def reload_tail(stores: Stores, record: StreamRecord) -> StreamHead:
-    """The tail alone, of a stream whose item needs no second look. Raises StreamNotFound."""
+    """Read the tail alone, without the stream's item. Raises StreamNotFound."""
     now_ms = stores.clock_ms()
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
     if isinstance(last, Tombstone):
@@ -145,14 +145,14 @@ def decide(
     appends: Sequence[Append],
     known: Mapping[str, ProducerState | None] = NONE_KNOWN,
 ) -> AppendPlan:
-    """Decide each append in order, on the head and on the items of the producers that it does not name.
-    `known` are those that were looked up for this very head.
+    """Decide the appends in order, on the head and on the items of producers that the head does not name.
+    `known` are the producers that were looked up for this head.
 
-    The items are read after the head, never before: read before, they could miss a producer that appends and
-    is pushed out in between. They may say more than an old head does; a batch of such a plan is refused.
-    Raises what storage raises.
+    The items must be read after the head: an earlier read could miss a producer that appends and is pushed
+    out in between. An item may be newer than the head; the batch of such a plan then loses the race. Raises
+    storage's errors.
     """
-    if not head.tail.overflowed:  # It names all producers, as most tails do.
+    if not head.tail.overflowed:  # The tail names all producers, as most do.
         return plan_appends(head.tail, appends, known)
     table, incarnation = stores.table, head.record.incarnation
     unknown = sorted(unknown_producers(head.tail, appends) - known.keys())

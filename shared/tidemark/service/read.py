@@ -1,4 +1,4 @@
-"""Read (§5.6): one page from an offset, or where the tail is."""
+"""Read (§5.6): a page from an offset, or the tail's offset."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.load import ended_error, head_from, last_used_ms, load_head, require_live
 from tidemark.service.stores import Stores
 
-#: A page for a reader that gets it piece by piece and may stop reading at any time,
+#: Page size for a reader that gets data in pieces and may stop at any time.
 SMALL_PAGE_BYTES: Final = 32 * 1024
-#: and how much of what a query brings is kept for its next pages.
+#: Bytes of a query's result that are kept for the reader's next small pages.
 AHEAD_BYTES: Final = 1024 * 1024
 SMALL: Final[dict[str, Any]] = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES}
 
@@ -44,12 +44,12 @@ class Reading:
 
     @property
     def is_news(self) -> bool:
-        """Whether a reader that waits gets it."""
+        """Whether a waiting reader gets this page."""
         return self.page.has_data or self.page.closed or not self.page.up_to_date
 
     def without_bytes(self) -> Reading:
-        """The place behind the page: a reader may wait there for long. The page's batches have renewed a
-        sliding expiry."""
+        """The position after the page, without the page's bytes: a reader may wait there for long. The page's
+        batches count as uses for a sliding expiry."""
         record = self.record
         if record.expiry.ttl_seconds is not None:
             record = replace(record, touched_ms=max(record.touched_ms, self.page.written_ms))
@@ -59,9 +59,9 @@ class Reading:
 def read(
     stores: Stores, key: StreamKey, read_from: ReadFrom, cursor: int | None = None, *, small: bool = False
 ) -> Reading:
-    """One page, or a small one. Raises StreamNotFound, StaleCursor for the cursor of an earlier stream of
-    this name, RetentionGone for an offset below what is retained, HistoryGone for one beyond the tail, or
-    Malformed for one inside a message.
+    """Read a page, or a small one. Raises StreamNotFound, StaleCursor for the cursor of an earlier stream of
+    this name, RetentionGone for an offset below the retained offset, HistoryGone for an offset beyond the
+    tail, or Malformed for an offset inside a message.
 
     A read renews a sliding expiry (§5.1), whether it finds data or not.
     """
@@ -76,7 +76,7 @@ def read(
 
 
 def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES) -> Reading:
-    """One page of a stream whose item was read just now. Raises as `read`."""
+    """Read a page of a stream whose item was read just now. Raises as `read`."""
     now_ms = stores.clock_ms()
     page = _query_page(stores, record, start, None, {"limit_bytes": limit_bytes})
     return _finish(stores, _keep_alive(stores, record, page), page, now_ms)
@@ -100,11 +100,11 @@ def load_page(
     *,
     cursor: int | None = None,
 ) -> tuple[StreamRecord, Page]:
-    """The stream and the page: both at once where the incarnation is remembered, else in turn. `asked` are
-    more arguments of `read_page`. Raises as `read`.
+    """Load the stream and the page: concurrently if the incarnation is remembered, else in turn. `asked` are
+    further arguments of `read_page`. Raises as `read`.
 
-    An invalid offset, or missing data, counts only once the stream's item agrees: the stream may be another
-    by now, it may have expired, or the data before the offset may have been trimmed.
+    An invalid offset or missing data is an error only after a look at the stream's item: the stream may have
+    been replaced, may have expired, or may have been trimmed.
     """
     remembered = stores.tails.get(key, now_ms)
     page: Page | errors.ProtocolError | None = None
@@ -140,15 +140,16 @@ def load_page(
 
 
 def check_cursor(record: StreamRecord, read_from: ReadFrom, cursor: int | None, now_ms: int) -> None:
-    """Raises StaleCursor for the cursor of an earlier stream of this name. A reader that has read nothing yet
-    begins anew, whatever cursor it still has."""
+    """Raises StaleCursor for the cursor of an earlier stream of this name. A read from the beginning, or from
+    the tail, ignores the cursor."""
     if read_from not in {EARLIEST, NOW, 0} and is_of_another(cursor, record.incarnation, now_ms):
         raise errors.StaleCursor(record.retained)
 
 
 def _begin(record: StreamRecord, asked_from: int | Literal["-1"]) -> int:
-    """Where a read begins. The earliest is what is retained; but where a snapshot replaced what was before,
-    messages alone are not the stream, and such a read is refused with the way on (extensions §2.2)."""
+    """The offset at which a read begins; for "-1" the retained offset. If the stream has a snapshot, the
+    messages alone are not the whole stream: "-1" becomes 0, and the read is refused with the way on
+    (extensions §2.2)."""
     if asked_from != EARLIEST:
         return asked_from
     return record.retained if record.snapshot is None else 0
@@ -166,7 +167,7 @@ def _try_page(
             return fault
     except (errors.Malformed, errors.Damaged) as fault:
         return fault
-    # What was not found lies before a tail that was there.
+    # The missing data lie before a tail that this process has seen.
     damaged = errors.Damaged()
     damaged.__cause__ = LookupError(f"its last batches are missing: its tail was at {known_tail.offset}")
     return damaged
@@ -187,8 +188,8 @@ def _keep_alive(stores: Stores, record: StreamRecord, page: Page) -> StreamRecor
 
 
 def renew_while_waiting(stores: Stores, record: StreamRecord) -> StreamRecord:
-    """For a reader that waits: when its window is nearly over, read what others have done for the stream
-    meanwhile, and renew it only if they have not. Raises StreamNotFound or SoftDeleted."""
+    """Renew a sliding expiry for a waiting reader when it is nearly over, unless another process has renewed
+    it meanwhile. Raises StreamNotFound or SoftDeleted."""
     now_ms = stores.clock_ms()
     due_ms = renew_waiting_at_ms(record.expiry, record.used_ms)
     if due_ms is None or now_ms < due_ms:
@@ -226,14 +227,14 @@ def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Re
 
 
 def forgotten(stores: Stores, record: StreamRecord) -> errors.ProtocolError:
-    """The error for a stream whose page shows its end, of which nothing is remembered any more."""
+    """Forget a stream whose page shows its end, and return the error."""
     stores.tails.forget(record.key)
     return ended_error(stores, record)
 
 
 def with_blobs(stores: Stores, page: Page) -> Page:
-    """The page with the bytes that are in S3, all fetched at once. Raises Damaged unless every batch
-    then has all its bytes: readers would take what comes next for what is missing."""
+    """The page with the bytes that are in S3, fetched concurrently. Raises Damaged unless every batch is
+    complete: otherwise readers would take the next bytes for the missing ones."""
     wanted = [
         (batch.blob, batch.blob_bytes or batch.size)
         for batch in page.batches

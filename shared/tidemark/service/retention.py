@@ -1,8 +1,7 @@
-"""Retention (docs/retention.md): the offset that a stream's limits keep, and trimming the messages below an
+"""Retention (docs/retention.md): the offset from which a stream's limits keep messages, and trimming below an
 offset.
 
-Readers below it get 410 from then on. The janitor removes the batches an hour later, as it does below a
-snapshot.
+A read below the retained offset gets 410. The janitor removes the batches an hour later, as below a snapshot.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from tidemark.service.stores import Stores
 
 
 def retained_from(stores: Stores, head: StreamHead, now_ms: int) -> int:
-    """The first offset that the stream's retention keeps: the end of a message, and never before the one from
-    which it is retained already. If nothing is too old it takes one query, or none."""
+    """The first offset that the stream's retention keeps: the end of a message, and never below the present
+    retained offset. Takes at most one query if nothing is too old."""
     record, tail = head.record, head.tail.offset
     begin = record.retained
     if record.retention.seconds is not None:
@@ -39,8 +38,8 @@ def retained_from(stores: Stores, head: StreamHead, now_ms: int) -> int:
 
 
 def written_ms_at(stores: Stores, head: StreamHead, offset: int) -> int | None:
-    """When the message behind the offset was written; None at the tail. In a pack, that is when the last one
-    of its block was."""
+    """The time at which the message at the offset was written; None at the tail. A message in a pack has the
+    time of the last message of its block."""
     if offset >= head.tail.offset:
         return None
     batch = load_batch_at(stores.table, head.record, offset, stores.fill)
@@ -48,11 +47,11 @@ def written_ms_at(stores: Stores, head: StreamHead, offset: int) -> int | None:
 
 
 def trim_below(stores: Stores, key: StreamKey, offset: int, incarnation: str | None = None) -> bool:
-    """Retain the stream from `offset` on, the end of a message. Returns False if nothing was retained below
-    it.
+    """Retain the stream from `offset` on, the end of a message. Returns False if everything below was trimmed
+    already.
 
-    Raises StreamNotFound, also where the stream is not the `incarnation` that is meant; OffsetBeyondTail;
-    Malformed for an offset between messages' ends; Conflict where the stream has a snapshot; Busy.
+    Raises StreamNotFound, also if the stream has another `incarnation`; OffsetBeyondTail; Malformed for an
+    offset inside a message; Conflict if the stream has a snapshot; Busy.
     """
     try:
         record = check_snapshot_offset(stores, key, offset)
@@ -62,7 +61,7 @@ def trim_below(stores: Stores, key: StreamKey, offset: int, incarnation: str | N
     if offset == record.retained:
         return False
     due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
-    # No two trims of an incarnation go to the same offset, so no key of an entry is used twice.
+    # An incarnation is trimmed to an offset once only, so the key of the due entry is unique.
     mark = f"to-{render_offset(offset)}"
     trim = Due(DueKind.TRIM, key, record.incarnation, due_ms, mark, offset)
     try:

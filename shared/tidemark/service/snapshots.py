@@ -1,10 +1,10 @@
-"""Snapshots (extensions §2): publish, upload, read; and bootstrap (§3): the snapshot and what came after it,
-in one answer.
+"""Snapshots (extensions §2): publish, upload, read; and bootstrap (§3): the snapshot and the later messages
+in one response.
 
-A publish checks, stores the blob whole, and moves the pointer. Appends are not held up: they touch the log
-alone, and a publish the stream's item. A snapshot that is too large for one request is uploaded straight to
-S3 and then published by name: an extension of ours, which other clients can ignore. The latest snapshot
-cannot be deleted (§2.6).
+A publish checks the offset, stores the whole blob, and moves the pointer in the stream's item. Appends write
+to the log alone, so a publish does not delay them. A snapshot that is too large for a request is uploaded to
+S3 and then published by its name; this is an extension of Tidemark, which other clients can ignore. The
+latest snapshot cannot be deleted (§2.6).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidemark.service.load import ended_error, last_used_ms, load_head, require_
 from tidemark.service.read import Reading, read_record, renew
 from tidemark.service.stores import Stores
 
-#: The most bytes of one response: their base64 must fit a Lambda response of 6 MB.
+#: Most bytes of a response: in base64 they must fit a Lambda response of 6 MB.
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 _MAX_TRIES: Final = 20
 MANY_MESSAGES: Final = 10_000
@@ -39,7 +39,7 @@ MANY_MESSAGES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
-    """The body is the blob; it is empty if `upload` names a blob that is in S3 already."""
+    """`body` is the blob, or empty if `upload` names a blob that is in S3 already."""
 
     offset: int
     content_type: ContentType
@@ -51,8 +51,8 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     """Raises, in this order: StreamNotFound, RetentionGone, OffsetBeyondTail, Malformed for an
     offset between messages' ends, Conflict for a compacted stream, UploadNotFound; Busy.
 
-    The blob is complete before it is visible: a process that dies on the way leaves the old snapshot as it
-    was. If two publish at once, the higher offset stays; at the same offset, the later publish.
+    The blob is complete before it is visible: if the process dies on the way, the old snapshot stays. Of two
+    concurrent publishes the higher offset wins, and at the same offset the later publish.
     """
     record = check_publishable(stores, key, request.offset)
     mark = request.upload.mark if request.upload else stores.new_id()
@@ -75,7 +75,7 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
         _commit(stores, record, snapshot, upload)
     except errors.ProtocolError:
         if upload is None:
-            # The blob never became visible. It goes later, because a lost reply may hide that it did.
+            # The blob is not visible. Remove it later: if the reply was lost, the blob may be visible.
             due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
             due = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, f"{mark}-discarded", blob=blob)
             with suppress(errors.ProtocolError):  # The client must get the publish's own error.
@@ -85,7 +85,7 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
 
 
 def check_publishable(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
-    """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
+    """Return the stream if a snapshot may be published at `offset`. Raises as `publish_snapshot`."""
     record = check_snapshot_offset(stores, key, offset)
     if record.compaction is not None:
         raise errors.Conflict(
@@ -96,9 +96,10 @@ def check_publishable(stores: Stores, key: StreamKey, offset: int) -> StreamReco
 
 
 def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
-    """The stream, if a message ends there, or did before it was compacted. Raises as `publish_snapshot`."""
+    """Return the stream if a message ends at `offset`, or ended there before a compaction. Raises as
+    `publish_snapshot`."""
     record = require_live(load_stream(stores.table, key))
-    if offset < record.retained:  # What lies there may be half removed.
+    if offset < record.retained:  # The batches there may be partly removed.
         last_used_ms(stores, record, 0)
         rules.check_retained(offset, record.retained)
     batch = load_batch_at(stores.table, record, offset, stores.fill, or_before=True)
@@ -112,17 +113,17 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
         def check() -> None:
             rules.check_boundary(offset, [batch.start, *batch.message_ends()])
 
-        # Searching the most messages takes ten milliseconds.
+        # A search in a full batch takes ten milliseconds.
         stores.concurrency.compute(check) if len(batch.lengths) > MANY_MESSAGES else check()
     return record
 
 
 def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> tuple[Stored, int | None]:
-    """The blob, with what tells its bytes from others, and the checksum of its bootstrap response."""
+    """Store the blob. Returns its size, checksum and ETag, and the checksum of its bootstrap response."""
     if request.upload is None:
         stores.blobs.put(blob, request.body)
         return Stored(len(request.body), crc=fast_zlib().crc32(request.body)), None
-    # From then on the janitor removes the upload.
+    # The janitor removes an upload that has lapsed.
     if stores.clock_ms() >= request.upload.lapses_ms:
         raise errors.UploadNotFound
     stored = stores.blobs.stored(blob)
@@ -138,10 +139,10 @@ def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> tuple[Sto
 
 
 def _compose_bootstrap(stores: Stores, blob: str, stored: Stored, request: PublishRequest) -> int | None:
-    """The answer to bootstrap, as an object: it is too large for us to give.
+    """Compose the bootstrap response as an S3 object, because it is too large for a Lambda response.
 
-    Its boundary is chosen at random and after the blob was complete, so that no blob can have
-    been made to contain it; S3 copies the blob, and nobody here reads it.
+    The random boundary is chosen after the blob is complete, so that no client can put the boundary into the
+    blob. S3 copies the blob, which this process never reads.
     """
     content_type, offset = request.content_type.value, render_offset(request.offset)
     boundary = rules.choose_boundary([rules.Part(content_type, stores.new_id().encode())])
@@ -160,9 +161,9 @@ def _compose_bootstrap(stores: Stores, blob: str, stored: Stored, request: Publi
 
 
 def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Due | None) -> None:
-    """Take the place of whatever snapshot is there by now, unless that is a later one.
+    """Replace the current snapshot, unless it is a later one.
 
-    Superseded data is removed once no reader can be on it any more, and no writer can hold a tail below the
+    Superseded data is removed when no reader can still use it, and no writer can hold a tail below the
     snapshot (`docs/buckets-and-snapshots.md`).
     """
     mark = snapshot.blob.rpartition("/")[2]
@@ -182,14 +183,14 @@ def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Du
 
 
 def upload_due(record: StreamRecord, blob: str, upload: rules.UploadId) -> Due:
-    """The entry that removes an upload when it lapses. Publishing settles it, and the janitor claims
-    it before it removes anything: the first of the two has the blob."""
+    """The due entry that removes an upload when it lapses. A publish settles the entry, and the janitor
+    claims the entry before it removes anything: the first of the two gets the blob."""
     return Due(DueKind.UPLOAD, record.key, record.incarnation, upload.lapses_ms, upload.mark, blob=blob)
 
 
-#: An upload must begin within this time,
+#: Seconds within which an upload must begin.
 UPLOAD_SECONDS: Final = 60 * 60
-#: and be published within this one.
+#: Milliseconds within which an upload must be published.
 LAPSES_AFTER_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -201,7 +202,7 @@ class Upload:
 
 
 def begin_upload(stores: Stores, key: StreamKey, offset: int) -> Upload:
-    """A URL to upload the blob of a snapshot at `offset` to, once. Raises as `publish_snapshot`."""
+    """Return a URL for one upload of the blob of a snapshot at `offset`. Raises as `publish_snapshot`."""
     record = check_publishable(stores, key, offset)
     now_ms = stores.clock_ms()
     upload = rules.UploadId(now_ms + LAPSES_AFTER_MS, stores.new_id())
@@ -210,13 +211,13 @@ def begin_upload(stores: Stores, key: StreamKey, offset: int) -> Upload:
     return Upload(upload, stores.blobs.url_to_put(blob, UPLOAD_SECONDS), now_ms + UPLOAD_SECONDS * 1000)
 
 
-#: A client follows a redirect at once; a slow one still has to begin within this time.
+#: Lifetime of a redirect's URL, in seconds. A client must begin the download within this time.
 URL_SECONDS: Final = 15 * 60
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReading:
-    """`url` in place of `data` where the blob is too large for one answer."""
+    """`url` replaces `data` if the blob is too large for a response."""
 
     head: StreamHead
     snapshot: Snapshot
@@ -233,7 +234,8 @@ def latest_snapshot(stores: Stores, key: StreamKey) -> Snapshot:
 
 
 def read_snapshot(stores: Stores, key: StreamKey, offset: int) -> SnapshotReading:
-    """Raises StreamNotFound, SnapshotNotFound. Renews a sliding expiry, as every read does."""
+    """Read the snapshot at `offset`. Renews a sliding expiry, as every read does. Raises StreamNotFound,
+    SnapshotNotFound."""
     head = load_head(stores, key)
     snapshot = _snapshot_at(head, offset)
     renew(stores, head.record, head.touched_ms, stores.clock_ms())
@@ -245,8 +247,8 @@ def read_snapshot(stores: Stores, key: StreamKey, offset: int) -> SnapshotReadin
 
 
 def delete_snapshot(stores: Stores, key: StreamKey, offset: int) -> None:
-    """Never deletes any: the latest is needed, and all others are gone already.
-    Raises StreamNotFound, SnapshotNotFound, SnapshotNeeded."""
+    """Refuse the deletion: the latest snapshot is needed, and earlier ones no longer exist. Raises
+    StreamNotFound, SnapshotNotFound, SnapshotNeeded."""
     _snapshot_at(load_head(stores, key), offset)
     raise errors.SnapshotNeeded
 
@@ -258,16 +260,16 @@ def _snapshot_at(head: StreamHead, offset: int) -> Snapshot:
     return snapshot
 
 
-#: Making and rendering this many parts takes a few milliseconds at most.
+#: Parts that may be made and rendered on the event loop: this takes a few milliseconds at most.
 FEW_PARTS: Final = 1_000
-#: A snapshot or a message of the largest size still fits, with the multipart syntax around it.
+#: Most bytes of a multipart response: the largest snapshot or message fits, with the multipart syntax.
 _LIMIT_BYTES: Final = MAX_ANSWER_BYTES + 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """All of it as of one version of the stream's item: that names the snapshot and where the
-    updates begin. `url` in place of the parts where the snapshot is too large for an answer."""
+    """A bootstrap response, from one version of the stream's item, which names the snapshot and the offset of
+    the updates. `url` replaces `parts` if the snapshot is too large for a response."""
 
     snapshot: Snapshot | None
     next_offset: int
@@ -278,7 +280,8 @@ class Bootstrap:
 
 
 def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
-    """Raises StreamNotFound. Renews a sliding expiry, as every read does."""
+    """Read the snapshot and the updates after it. Renews a sliding expiry, as every read does. Raises
+    StreamNotFound."""
     record = require_live(load_stream(stores.table, key))
     snapshot = record.snapshot
     if snapshot is None:
@@ -286,7 +289,7 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
             stores, record, rules.Part(DEFAULT, b""), read_record(stores, record, record.retained)
         )
     if snapshot.size > MAX_ANSWER_BYTES:
-        # The object that was made when it was published: the snapshot, and no update.
+        # The object that the publish composed has the snapshot and no updates.
         renew(stores, record, last_used_ms(stores, record, 0), stores.clock_ms())
         known = Stored(snapshot.size, crc=snapshot.bootstrap_crc)
         url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS, known=known)
@@ -299,14 +302,14 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
 
 
 def _with_updates(stores: Stores, record: StreamRecord, first: rules.Part, reading: Reading) -> Bootstrap:
-    """Beside the event loop where there are many messages."""
+    """Add updates, outside the event loop if there are many messages."""
     call = partial(add_updates, record, first, reading)
     is_long = sum(len(batch.lengths) for batch in reading.page.batches) > FEW_PARTS
     return stores.concurrency.compute(call) if is_long else call()
 
 
 def add_updates(record: StreamRecord, first: rules.Part, reading: Reading) -> Bootstrap:
-    """Add as many updates as fit: cut at the end of a message, and the reader goes on from there."""
+    """Add the updates that fit, whole messages only. The reader goes on after them."""
     content_type, page = record.content_type.served, reading.page
     parts, next_offset = [first], page.start
     left_bytes = _LIMIT_BYTES - rules.part_bytes(first.content_type, len(first.body))
@@ -327,7 +330,7 @@ def add_updates(record: StreamRecord, first: rules.Part, reading: Reading) -> Bo
 
 
 def messages(reading: Reading) -> Iterator[tuple[int, bytes]]:
-    """The messages of a page, each with the offset of its end; JSON as it was sent."""
+    """The messages of a page, each with its end offset. JSON messages are as they were sent."""
     page, is_json = reading.page, reading.record.content_type.is_json
     for batch in page.batches:
         behind, data = 0, batch.data or b""

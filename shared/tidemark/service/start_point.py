@@ -1,5 +1,5 @@
-"""Start points: the offset of the last messages, or of what was written from a time on, which a client asks
-for once; and the way back from an offset, a page of the last messages before it at a time.
+"""Start points: the offset of the last messages, or of the first message after a time; and reading backward,
+a page of the last messages before an offset at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WrittenFrom:
 
 
 def parse_start_point(last: int | None, written_from: str | None) -> LastMessages | WrittenFrom:
-    """One of the two. Raises Malformed."""
+    """Parse `last` or `from`: exactly one must be given. Raises Malformed."""
     if (last is None) == (written_from is None):
         raise Malformed("Give last (a number of messages) or from (an RFC 3339 time), and not both")
     if last is not None:
@@ -75,14 +75,14 @@ def _parse_instant_ms(text: str) -> int:
         ) from None
 
 
-#: The most calls for the last messages: a query reads up to 1 MB, a block of a pack holds 128 KB.
+#: Most calls for the last messages: a query reads up to 1 MB, and a block of a pack holds 128 KB.
 MAX_QUERIES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """`messages` says how many messages follow the offset, where they were counted. `complete` is false
-    where the count ended early, because the batches are large: then the offset is nearer to the tail."""
+    """`messages` is the number of messages after the offset, if they were counted. `complete` is false if the
+    count ended early because the batches are large: the offset is then nearer to the tail."""
 
     offset: int
     messages: int | None = None
@@ -101,10 +101,10 @@ def find_start(stores: Stores, key: StreamKey, asked: LastMessages | WrittenFrom
 def read_back(
     stores: Stores, key: StreamKey, before: ReadFrom, count: int, cursor: int | None = None
 ) -> Reading:
-    """The last `count` messages before an offset, or before the tail, as a page: fewer where they are large,
-    and none where nothing is before. Its calls are those of the head and of the batches that it has. Renews
-    as a read does. Raises StreamNotFound, StaleCursor, RetentionGone, HistoryGone, and Malformed for an
-    offset inside a message."""
+    """Read the last `count` messages before an offset, or before the tail, as a page: fewer if they are
+    large, none if there are none. Takes the calls for the head and for the page's batches. Renews a sliding
+    expiry as a read does. Raises StreamNotFound, StaleCursor, RetentionGone, HistoryGone, and Malformed for
+    an offset inside a message."""
     head, now_ms = load_head(stores, key), stores.clock_ms()
     check_cursor(head.record, before, cursor, now_ms)
     record, tail = renew(stores, head.record, head.touched_ms, now_ms), head.tail
@@ -138,7 +138,7 @@ def read_back(
 
 
 def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple[int, Batch]]:
-    """The stream's batches without their bytes, as `uncut_back` has them, as far as they are the stream's."""
+    """The batches of `uncut_back` without their bytes, each cut to the part that belongs to the stream."""
     for calls, batch, reached in uncut_back(stores, head, limit, head.tail.offset, BOUNDARY_ATTRIBUTES):
         yield calls, cut_batch(batch, reached)
 
@@ -146,10 +146,10 @@ def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple
 def uncut_back(
     stores: Stores, head: StreamHead, limit: int, reached: int, attributes: Sequence[str]
 ) -> Iterator[tuple[int, Batch, int]]:
-    """The stream's batches before the offset `reached`, the latest first, through all logs of a fork, each
-    with the number of calls so far, and where the one behind it begins. `attributes` are wanted (none means
-    all). A query asks for up to `limit`. Each block of a pack counts as a batch and a call: its bytes are in
-    S3. Batches that lie inside a pack, because they are being removed, are left out."""
+    """The stream's batches before the offset `reached`, the latest first, through all logs of a fork. Every
+    batch comes with the number of calls so far, and the offset at which the batch after it begins. Queries
+    load `attributes` (all if empty) of up to `limit` items. A block of a pack counts as a batch and as a
+    call, because its bytes are in S3. Batches inside a pack are left out: they are being removed."""
     calls = 0
     for span in reversed(spans_of(head.record)):
         # A batch that only closes the stream begins at the tail.
@@ -169,7 +169,7 @@ def uncut_back(
                         yield calls, stores.fill([piece])[0], reached
                         reached = piece.start
             more = more and before > span.begin
-            limit = max(limit, MOST_BEHIND)  # Of what is being removed, one query has all.
+            limit = max(limit, MOST_BEHIND)  # A single query then passes all batches that are being removed.
 
 
 def _pieces_back(entry: Entry) -> Sequence[Piece]:
@@ -185,8 +185,8 @@ def _pieces_back(entry: Entry) -> Sequence[Piece]:
 def count_back(
     head: StreamHead, batches: Iterable[tuple[int, Batch]], count: int, reached: int, most_bytes: float = inf
 ) -> StartPoint:
-    """The offset before the last `count` messages of the batches, which end at `reached`: of those that are
-    retained, if they are fewer; of one or more that have `most_bytes` together."""
+    """Return the offset before the last `count` messages of the batches, which end at `reached`. The count
+    ends earlier at the retained offset, and, after the first message, before `most_bytes` is exceeded."""
     retained, found, size = head.record.retained, 0, 0
     for calls, batch in batches:
         if found and calls > MAX_QUERIES:
@@ -205,12 +205,11 @@ def count_back(
 
 
 def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
-    """The offset of a batch that was written at or after the instant, while the one before it was written
-    earlier; the tail where nothing is as late as that. In a pack it is the offset of a block: nothing is
-    missed, but some of it may be older.
+    """The offset of a batch that was written at or after the instant, after a batch that was written before;
+    the tail if there is none. In a pack, the offset of a block: no message is missed, but some may be older.
 
-    Batches are keyed by offset, not by time, so this is a search: each step is one query for one item. It
-    guesses by the rate between the two ends, and every second time takes the middle, which bounds the number
+    Batches are keyed by offset and not by time, so this is a search with one query for an item at each step.
+    Every second step interpolates between the two ends; the others take the middle, which bounds the number
     of steps by twice the logarithm of the number of bytes.
     """
     record = head.record
@@ -226,7 +225,7 @@ def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
             middle = low + (high - low) * (at_ms - low_ms) // (high_ms - low_ms + 1)
         batch = load_batch_at(stores.table, record, middle, stores.fill)
         if batch is None:
-            low = middle + 1  # Nothing is stored there.
+            low = middle + 1  # There is no batch at this offset.
         elif batch.time_ms < at_ms:
             low, low_ms = batch.end, batch.time_ms
         else:

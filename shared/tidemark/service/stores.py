@@ -38,19 +38,19 @@ _B = TypeVar("_B")
 
 class Concurrency(Protocol):
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        """Both at once: two independent calls cost the time of one."""
+        """Make two independent calls concurrently."""
 
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
-        """The same call for several things, some at once; the answers in their order."""
+        """Make a call for each item, some concurrently. Returns the results in the order of the items."""
 
     def compute(self, call: Callable[[], _T]) -> _T:
-        """A call that takes long without waiting for anything: not on an event loop that serves others."""
+        """Run a CPU-bound call that takes long, and never on an event loop that serves other requests."""
 
     def sleep(self, seconds: float) -> None: ...
 
 
 class Run(Protocol):
-    """Makes a blocking call from a coroutine: on the spot, on a thread, or in its turn."""
+    """Makes a blocking call from a coroutine: at once, on a thread, or in its turn."""
 
     def __call__(self, call: Callable[[], _T], /) -> Awaitable[_T]: ...
 
@@ -66,7 +66,7 @@ class Threads:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidemark-io")
 
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        # No variable names a future: it would be in a cycle with its failure's traceback.
+        # No variable holds a future: the future and the traceback of its error would form a cycle.
         begun = [self._pool.submit(one)]
         second = other()
         return one() if begun[0].cancel() else begun.pop().result(), second
@@ -95,13 +95,13 @@ MEGABYTE: Final = 1024 * 1024
 _log: Final = logging.getLogger("tidemark")
 
 
-#: 96 random bits: the mark of a write, or of an incarnation.
+#: Returns 96 random bits: the id of a write or of an incarnation.
 new_id: Final = partial(secrets.token_urlsafe, 12)
 
 
 @dataclass(slots=True)
 class Stores:
-    """Storage and the world around it; tests put a stepped clock and fixed ids here."""
+    """Storage, clock, ids and concurrency. Tests set a stepped clock and fixed ids here."""
 
     table: Table
     blobs: Blobs
@@ -112,18 +112,19 @@ class Stores:
     concurrency: Concurrency = field(default_factory=Threads)
     crowd: Crowd = field(default_factory=Crowd)
     packing: Packing = field(default_factory=lambda: Packing.after_seconds(3600))
-    #: Streams, buckets or subscriptions in a page of a listing. Each takes a read of DynamoDB.
+    #: Most streams, buckets or subscriptions in a page of a listing. An entry takes a read of DynamoDB.
     listed_at_once: int = 100
-    #: The table's format epoch when this process asked last; it never falls.
+    #: The table's format epoch, as this process last read it. The epoch never falls.
     format_epoch: int = -1
 
     def check_format(self, needed: int = 0) -> None:
-        """Ask once in the life of a process, and again for more (`log/table.py`). Raises FormatTooNew."""
+        """Check the table's format once in a process, and again if a higher epoch is `needed`
+        (`log/table.py`). Raises FormatTooNew."""
         if self.format_epoch < needed or self.format_epoch < 0:
             self.format_epoch = check_format(self.table, needed)
 
     def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
-        """Several blobs at once, by name and size. Raises Damaged if one has another size."""
+        """Fetch several blobs concurrently, by name and size. Raises Damaged if a size differs."""
         parts = [parts_of(*blob) for blob in wanted]
         flat = list(chain.from_iterable(parts))
         if len(flat) == 1:
@@ -132,13 +133,13 @@ class Stores:
         return [b"".join(islice(found, len(each))) for each in parts]
 
     def put_body(self, incarnation: str, data: bytes) -> StoredBody:
-        """Under a name that is never written twice."""
+        """Put a body into S3, under a name that is never written twice."""
         name = batch_blob_key(incarnation, self.new_id())
         self.blobs.put(name, data)
         return StoredBody(name, fast_zlib().crc32(data))
 
     def snapshot_blob(self, snapshot: Snapshot) -> bytes:
-        """Raises Damaged if it is not what was published."""
+        """Fetch the snapshot's blob. Raises Damaged if it differs from the published one."""
         blob = self.blobs.get(snapshot.blob, snapshot.size)
         if snapshot.crc not in {None, fast_zlib().crc32(blob)}:
             _log.error("a snapshot is damaged: %s does not fit its checksum", snapshot.blob)
@@ -146,19 +147,19 @@ class Stores:
         return blob
 
     def fill(self, pieces: Sequence[Piece]) -> list[Batch]:
-        """The batches, and the blocks of packs with their bytes. Raises as `fill_blocks`."""
+        """The batches, and the blocks of packs with their bytes fetched. Raises as `fill_blocks`."""
         batches = [piece for piece in pieces if isinstance(piece, Batch)]
         if len(batches) == len(pieces):
             return batches
         return fill_blocks(pieces, self.blobs.get_range, self.concurrency.each)
 
     def pause(self, tries: int) -> None:
-        """Step aside for the other writers of a crowded stream, longer each time."""
+        """Back off with jitter, longer each time, while other writers are faster."""
         self.concurrency.sleep(random.uniform(0, min(0.005 * 2**tries, 0.2)))
 
 
 def connect(settings: Settings, recent_bytes: int = 16 * MEGABYTE) -> Stores:
-    """Stores over clients that find endpoints and credentials by themselves."""
+    """Stores on AWS, whose clients find endpoints and credentials by themselves."""
     account, bucket = Account(), settings.bucket_name
     table = DynamoDBTable(connect_dynamodb(account), settings.table_name)
     blobs = BlobStore(connect_objects(account, bucket), s3_client, bucket)

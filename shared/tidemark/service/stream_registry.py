@@ -1,8 +1,8 @@
-"""Keeping the registry (`protocol/registry.py`): from the records of the table's stream to its events.
+"""Keeps the registry (`protocol/registry.py`): turns the records of the table's stream into its events.
 
-A record only says which item was written. The stream is looked at as it is now, so records may come late,
-twice, out of order, and to several processes at once; the registry's own conditional write decides which
-events are written. Without a registry, the only read is whether there is one.
+A record only names the written item, and the stream is then read as it is now. Records may therefore come
+late, twice, out of order, and to several processes at once. The registry's conditional write decides which
+events are written. Without a registry, the only read checks whether there is one.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from tidemark.service.stores import Stores
 _log = logging.getLogger("tidemark")
 
 REGISTRY: Final = StreamKey(PLAIN_BUCKET, rules.REGISTRY_ID)
-#: How long it is remembered whether there is a registry, for batches alone. Creations and ends look anew.
+#: Milliseconds for which the existence of a registry is remembered if records have batches only. After a
+#: creation or an end it is checked again.
 REMEMBER_MS: Final = 5_000
-#: Streams that are there before the registry is: as many are listed when it is created.
+#: Most existing streams that are listed when the registry is created.
 MAX_LISTED: Final = 5_000
-#: Events that share one write. The producers that it pushes out are in the same transaction.
+#: Most events of a write. The producers that it pushes out are in the same transaction.
 _GROUP: Final = 48
 _JSON: Final = parse_content_type("application/json")
 _STREAM_SK: Final = schema.stream_sk("")
@@ -43,7 +44,7 @@ _STREAM_SK: Final = schema.stream_sk("")
 
 @dataclass(slots=True)
 class Written:
-    """The changes in some records: streams whose item was written, and of each log the latest batch."""
+    """The changes in some records: the streams whose items were written, and the latest batch of each log."""
 
     items: dict[str, None] = field(default_factory=dict)
     #: The partition of a log → where its latest batch begins.
@@ -76,7 +77,7 @@ def written_by(records: Iterable[Mapping[str, Any]]) -> Written:
 
 
 class StreamRegistry:
-    """Safe to call again with the same records. One call at a time."""
+    """Keeps the registry. Calls may be repeated with the same records, but must not be concurrent."""
 
     def __init__(self, stores: Stores, remember_ms: float = REMEMBER_MS) -> None:
         self._stores = stores
@@ -85,8 +86,8 @@ class StreamRegistry:
         self._exists = False
 
     def tell(self, written: Written) -> None:
-        """Append to the registry what these writes have changed. Raises what storage raises: the records
-        must be delivered again then."""
+        """Append the changes of these writes to the registry. Raises storage's errors; the records must then
+        come again."""
         if not written.items and not written.batches:
             return
         if not self._is_kept(is_remembered_enough=not written.items):
@@ -126,12 +127,13 @@ class StreamRegistry:
             return rules.EndedStream(stream_id, mark.ended_ms, "expired" if mark.expired else "deleted")
         record = schema.decode_stream(item)
         if record.deleted:
-            # No stream of this name is created before the forks that keep it are gone.
+            # The name stays taken until the forks that keep this stream are gone.
             return rules.EndedStream(stream_id, record.created_ms, None)
         return record
 
     def _look_for_closings(self, batches: Mapping[str, int]) -> Iterator[rules.LiveStream]:
-        """Closing is a flag on the last batch. A later batch of the same log would be a tombstone."""
+        """Find the closed streams: closing is a flag on the last batch. Only a tombstone can follow in that
+        log."""
         closed = self._stores.concurrency.each(self._closed_ms, list(batches.items()))
         for pk, closed_ms in zip(batches, closed, strict=True):
             if closed_ms is None:
@@ -152,7 +154,7 @@ class StreamRegistry:
         batches = [state for item in items if isinstance(state := schema.decode_state(item), Batch)]
         return next((batch.time_ms for batch in batches if batch.after.closed), None)
 
-    # --- telling ---
+    # --- appending ---
 
     def _append(self, seen: Sequence[rules.LiveStream | rules.EndedStream], registry: StreamHead) -> None:
         epochs = {state.producer_id: state.epoch for state in registry.tail.producers}
@@ -176,10 +178,10 @@ class StreamRegistry:
                 _log.warning("the registry does not take %d events: %s", len(refused), refused[0])
 
     def _list_existing(self) -> None:
-        """The streams that were there before the registry."""
+        """Append the streams that are older than the registry."""
         registry = load_head(self._stores, REGISTRY)
         if registry.record.touched_ms != registry.record.created_ms:
-            return  # It is the item of a registry that has been used: no creation.
+            return  # The registry has been used since its creation.
         after, listed = "", 0
         more = True
         while more and listed < MAX_LISTED:
@@ -204,7 +206,7 @@ def _live(record: StreamRecord, closed_ms: int | None = None) -> rules.LiveStrea
 
 
 def _groups(events: Sequence[rules.RegistryEvent]) -> Iterator[list[rules.RegistryEvent]]:
-    """In order, each small enough for the table's item: the notifier writes nothing to S3."""
+    """Divide the events in order into groups that fit an item: the notifier writes nothing to S3."""
     left = list(events)
     while left:
         count = min(_GROUP, len(left))

@@ -1,4 +1,5 @@
-"""Watch: what a socket asks of the log. Register, then read the tail, then tell it (`docs/live.md`)."""
+"""Watch: a socket's subscription to the tail of a stream. Register, then read the tail, then send the tail
+(`docs/live.md`)."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from tidemark.service.stores import Stores
 
 
 class Watched(NamedTuple):
-    """A stream that is watched from now on, where its tail was after the registration, when it was last used,
-    and in how many seconds the tail must be read again (infinity: only when woken)."""
+    """A watched stream: its tail after the registration, the time of its last use, and the seconds until the
+    tail must be read again (infinity: only when woken)."""
 
     record: StreamRecord
     tail: Tail
@@ -32,9 +33,9 @@ class Watched(NamedTuple):
 
 
 def begin_watch(stores: Stores, key: StreamKey, register: Callable[[str], float]) -> Watched:
-    """`register` gets the stream's incarnation, and returns what becomes `read_seconds`. An append that does
-    not wake what was registered came before, and so is in the tail. A watch is a use of the stream, as a read
-    is. Raises StreamNotFound or SoftDeleted."""
+    """Register, then read the tail: an append that does not wake the registration came earlier, so the tail
+    includes it. `register` gets the stream's incarnation and returns `read_seconds`. A watch renews a sliding
+    expiry as a read does. Raises StreamNotFound or SoftDeleted."""
     while True:
         record = require_live(load_stream(stores.table, key))
         watched = _look(stores, record, register(record.incarnation))
@@ -45,8 +46,8 @@ def begin_watch(stores: Stores, key: StreamKey, register: Callable[[str], float]
 def begin_watches(
     stores: Stores, keys: Sequence[StreamKey], register: Callable[[Sequence[StreamRecord]], object]
 ) -> dict[StreamKey, Watched | Exception]:
-    """The same for several streams, which are loaded by the hundred; `register` is told of every append. Each
-    has its watch, or what a read of it would raise."""
+    """Begin watches of several streams, which are loaded by the hundred. After `register`, every append wakes
+    the registration. Returns a watch for each stream, or the error that a read would raise."""
     found = load_streams(stores.table, keys, stores.concurrency.each)
     living = [record for record in found.values() if not record.deleted]
     if living:
@@ -63,8 +64,8 @@ def begin_watches(
 
 
 def _look(stores: Stores, record: StreamRecord, read_seconds: float) -> Watched | None:
-    """After the registration. None where the stream was deleted and created again in between: that one has
-    other registrations. Raises StreamNotFound or SoftDeleted."""
+    """Read the tail after the registration. None if the stream was deleted and created again in between: the
+    new incarnation needs a registration of its own. Raises StreamNotFound or SoftDeleted."""
     head = reload_tail(stores, record)
     if head.record.incarnation != record.incarnation:
         return None
@@ -76,8 +77,8 @@ def _look(stores: Stores, record: StreamRecord, read_seconds: float) -> Watched 
 
 
 def load_tail(stores: Stores, record: StreamRecord, told: int | None) -> tuple[Tail, News | None]:
-    """Where the tail of a watched stream is now: one query. With the bytes behind `told` that it brings; None
-    if nobody wants them. Raises StreamNotFound or SoftDeleted."""
+    """Read the tail of a watched stream, and the data after the offset `told`, in one query. The caller
+    passes None if no client wants data. Raises StreamNotFound or SoftDeleted."""
     pk, news = log_pk(record.key, record.incarnation), None
     if told is None:
         last = load_last(stores.table, pk)
