@@ -1,5 +1,5 @@
-"""The embedded engine: the table on SQLite and the blobs as files, in the server's own process.
+"""The embedded engine: the table in SQLite and the blobs as files, in the server's own process.
 
-It stands behind the seams of `log/table.py` and `blobs.py`, and only `server` makes it. It touches its
-data directory and nothing else.
+The engine implements the protocols of `log/table.py` and `blobs.py`, uses nothing but its data directory, and
+is created only by `server`.
 """

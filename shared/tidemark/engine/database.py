@@ -1,13 +1,14 @@
-"""One SQLite database, and who may use it when.
+"""One SQLite database, and the order in which its callers use it.
 
 A server makes its calls in *turns* (`engine/turns.py`). A turn is one transaction: the waiting calls run one
-after the other, each whole, and one commit syncs the disk for all of them. No call, whether it wrote or only
-read, is answered before the commit of its turn: what it saw is on disk. If the commit or an operation fails,
-the whole turn is rolled back: each of its calls is refused, also the one that is running, however it handles
-the failure. Then the calls in `taken_back` are made, so that caches drop what was written.
+after the other, and one commit syncs the disk for all of them. A call returns only after the commit of its
+turn, even if it only read, because it may have read what an earlier call of the turn wrote. If the commit or
+an operation fails, the whole turn is rolled back and all its calls fail, including the call that is running,
+even if that call catches the error. Then the functions in `taken_back` are called, so that caches drop
+entries of the turn.
 
-Outside of a turn, each operation is a transaction of its own: a thread hands it to the loop, and without a
-loop (a test, a command) it runs at once.
+Outside of a turn, each operation is a transaction of its own. A thread passes the operation to the loop;
+without a loop (a test, a command) the operation runs at once.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 _T = TypeVar("_T")
 
-#: The length of the write-ahead log is checked after so many commits.
+#: Commits between two checks of the write-ahead log's length.
 _COMMITS_BETWEEN: Final = 256
-#: How long a write waits for another process that writes: outside of a turn, and in one by pauses that grow
-#: from the first to the last.
+#: Timeout of a write outside of a turn while another process writes. A turn is retried instead, with pauses
+#: that grow from the first value to the last.
 _ALONE_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.01
 _LAST_PAUSE_SECONDS: Final = 1.6
-#: A call on a thread that takes longer counts as hanging.
+#: A slow call gets this many seconds on its thread; then its outcome is unknown.
 SLOW_SECONDS: Final = 30.0
 _HOUR_SECONDS: Final = 3600
 _log: Final = logging.getLogger("tidemark")
@@ -53,27 +54,27 @@ DatabaseOperation = Callable[[sqlite3.Connection], _T]
 
 
 class Slow(BaseException):
-    """Raised in a turn by an operation that takes long: the call is made again on a thread. No handler in
-    between may take it for an error."""
+    """Raised in a turn before a slow operation: the call is repeated on a thread. A BaseException, so that no
+    `except Exception` in the call catches it."""
 
 
 class Locked(BaseException):
-    """Raised in a turn while another process writes: the call is made again later. As `Slow`."""
+    """Raised in a turn while another process writes: the call is retried later. A BaseException as `Slow`."""
 
 
 class Database:
-    """Safe to use from any thread. `path` is a file, or `MEMORY`. Raises UnusableDatabase."""
+    """A database that any thread may use. `path` is a file, or `MEMORY`. Raises UnusableDatabase."""
 
     def __init__(self, path: Path | str, *, read_only: bool = False) -> None:
         self.path = path
-        #: Called when a turn was taken back.
+        #: Called when a turn was rolled back.
         self.taken_back: list[Callable[[], object]] = []
-        # Held by whoever uses the connection: the turn's thread, or an operation outside of a turn.
+        # Guards the connection: held by a turn, or by an operation outside of a turn.
         self._lock = threading.RLock()
         self._turns = TurnThread(self._make_turn)
         #: Whether the turn that runs has written anything.
         self.is_dirty = False
-        # Of that turn: the call that is running, those that depend on its writes, the calls after its commit.
+        # Of that turn: the running call, the earlier calls that fail with it, the functions after its commit.
         self._call: Call | None = None
         self._resting: list[Call] = []
         self._then: list[Callable[[], object]] = []
@@ -96,8 +97,8 @@ class Database:
     # --- operations ---
 
     def operate(self, operation: DatabaseOperation[_T], *, writes: bool) -> _T:
-        """The result of one operation, carried out whole or not at all. Raises what it raises, and
-        StorageUnavailable, OutcomeUnknown or Damaged where SQLite fails."""
+        """Run one operation atomically and return its result. Raises the operation's errors, and
+        StorageUnavailable, OutcomeUnknown or Damaged if SQLite fails."""
         if self._turns.is_current():
             return self._in_turn(operation, writes=writes)
         if self._turns.is_elsewhere():
@@ -127,7 +128,7 @@ class Database:
                 self._connection.execute("BEGIN IMMEDIATE")
                 self.is_dirty = True
             result = operation(self._connection)
-            # The thread that drops a cursor would reset its statement while others use the connection.
+            # A thread that drops a cursor resets its statement, while others may be using the connection.
             assert not isinstance(result, sqlite3.Cursor), "an operation returns no cursor"
         except sqlite3.Error as error:
             is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
@@ -149,7 +150,7 @@ class Database:
         return result
 
     def _log_damage(self, pk: str, fault: str) -> None:
-        """Log once an hour for each partition: a reader around a damaged row meets it many times."""
+        """Log at most once an hour for each partition, because readers meet a damaged row again and again."""
         now = time.monotonic()
         if now >= self._log_again_at.get(pk, now):
             self._log_again_at[pk] = now + _HOUR_SECONDS
@@ -160,7 +161,7 @@ class Database:
             raise StorageUnavailable
 
     def then(self, call: Callable[[], object]) -> None:
-        """Make the call after the commit of what was written so far; never, if that is rolled back."""
+        """Call a function after the commit of the writes so far; never, if they are rolled back."""
         is_in_turn = self._turns.loop is None or self._turns.is_current()
         if is_in_turn and self.is_dirty:
             self._then.append(call)
@@ -171,7 +172,7 @@ class Database:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Within this context, calls are made in turns, for the running loop."""
+        """Make calls in turns for the running loop, within this context."""
         try:
             self._wait_for_others(0)
             with self._turns.running():
@@ -185,7 +186,7 @@ class Database:
             self._connection.execute(f"PRAGMA busy_timeout = {1000 * seconds:.0f}").fetchall()
 
     async def run(self, call: Callable[[], _T], /) -> _T:
-        """As `turn`; a call that asks for something slow is made again on a thread."""
+        """Make a call as `turn` does. A call that needs a slow operation is repeated on a thread."""
         try:
             return await self.turn(call)
         except Slow:
@@ -193,14 +194,14 @@ class Database:
         try:
             await asyncio.wait((made,), timeout=SLOW_SECONDS)
             if not made.done():
-                made.add_done_callback(asyncio.Future.exception)  # Its caller has given up.
+                made.add_done_callback(asyncio.Future.exception)  # Nobody awaits the error any more.
                 raise OutcomeUnknown
             return made.result()
         finally:
-            del made  # Else it is in a cycle with its failure's traceback.
+            del made  # Else a reference cycle with its error's traceback keeps it in memory.
 
     def together(self, call: Callable[[], _T]) -> _T:
-        """Make several quick operations of a thread in one turn. Returns the call's result."""
+        """Make several quick operations of a thread in one turn. Return the call's result."""
         loop = self._turns.loop
         if loop is None or not self._turns.is_elsewhere():
             return call()
@@ -210,9 +211,8 @@ class Database:
             return call()
 
     async def turn(self, call: Callable[[], _T]) -> _T:
-        """Make a call of any number of operations, which must not wait for anything. Returns its result once
-        they are committed. Raises what it raises, and StorageUnavailable or OutcomeUnknown if its turn is not
-        committed."""
+        """Make a call of any number of operations, which must not block. Return the result when committed.
+        Raises the call's errors, and StorageUnavailable or OutcomeUnknown if the turn is not committed."""
         pause = _FIRST_PAUSE_SECONDS
         while self._turns.loop is not None:
             try:
@@ -228,15 +228,15 @@ class Database:
         return call()
 
     def check_fast(self) -> None:
-        """Called before an operation that takes long. Raises Slow in a turn. A call that has written already
-        cannot be made again: it goes on, and the others wait for it."""
+        """Call this before a slow operation. Raises Slow in a turn, unless the call has written already: such
+        a call cannot be repeated, so it goes on, and the other calls wait."""
         if self._turns.is_current():
             self._refuse_if_lost()
             if self._call is None or not self._call.has_written:
                 raise Slow
 
     def probe(self) -> None:
-        """Write nothing, to find out whether writes are possible. Raises as `operate`."""
+        """Begin and commit an empty write, to check that writes are possible. Raises like `operate`."""
         self.operate(lambda _: None, writes=True)
 
     def _make_turn(self, turn: Turn) -> None:
@@ -253,7 +253,7 @@ class Database:
         del turn, call
 
     def _make(self, call: Call) -> None:
-        """Make one call of a turn. If the turn is rolled back meanwhile, it fails, whatever it returns."""
+        """Make one call of a turn. If the turn is rolled back meanwhile, the call fails even if it returns."""
         self._call = call
         try:
             call.result = call.make()
@@ -261,7 +261,7 @@ class Database:
         except (Slow, Locked) as again:
             call.failure = again.with_traceback(None)
             return
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the caller must hear of it
+        except Exception as failure:  # noqa: BLE001 - raised again at the caller
             call.failure = failure
             if call.is_lost and not isinstance(failure, StorageUnavailable | OutcomeUnknown | Damaged):
                 call.failure = StorageUnavailable()
@@ -270,17 +270,17 @@ class Database:
             self._call = None
         if self.is_dirty:
             self._resting.append(call)
-        del call  # A failure's traceback holds this frame, and all that called it.
+        del call  # A failure's traceback keeps this frame, and all its callers' frames, in memory.
 
     def _try_commit(self) -> Exception | None:
         try:
             self._connection.execute("COMMIT")
-        except Exception as failure:  # noqa: BLE001 - every call of the turn must hear of it
+        except Exception as failure:  # noqa: BLE001 - every call of the turn fails with it
             return failure
         return None
 
     def _end_turn(self) -> list[Callable[[], object]]:
-        """End a committed turn. Returns the calls to make now."""
+        """End a committed turn. Return the functions to call now."""
         if self.is_dirty:
             self._commits += 1
             if self._commits % _COMMITS_BETWEEN == 0:
@@ -289,7 +289,7 @@ class Database:
         return then
 
     def _take_back(self, failure: BaseException) -> None:
-        """Roll back the turn, and refuse the calls that wait for its commit."""
+        """Roll back the turn, and fail the calls that wait for its commit."""
         if self._connection.in_transaction:
             with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
@@ -306,7 +306,7 @@ class Database:
     # --- the file ---
 
     def give_back(self) -> bool:
-        """Return some free pages to the disk. Returns whether there may be more."""
+        """Give some free pages back to the disk. Return whether there may be more."""
         pages = self.operate(pages_to_give_back, writes=False)
         if pages:
             self.operate(lambda db: give_back_pages(db, pages), writes=True)

@@ -1,4 +1,4 @@
-"""`blobs.Blobs` as files: one for each blob, which is complete as soon as it has its name."""
+"""`blobs.Blobs` as files: one for each blob, written under a temporary name and renamed when complete."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tidemark.blobs import Composition, Stored, objects_of
 from tidemark.engine.rows import crc32
 from tidemark.protocol.errors import BlobUnreadable, Damaged, StorageUnavailable
 
-#: The path of the signed URLs under which the server hands out and takes blobs.
+#: The path of the signed URLs for downloads and uploads of blobs.
 BLOBS_PATH: Final = "/v1/__blobs/"
-#: The most that a turn reads itself, in some tenths of a millisecond.
+#: The most bytes that a turn reads itself; larger reads go to a thread. 1 MB takes a few tenths of a ms.
 _QUICK_BYTES: Final = 1024 * 1024
 _COPIED_BYTES: Final = 1024 * 1024
 _KEY_NAME: Final = "url-key"
-#: Errors that pass. Any other error is that of one file.
+#: Temporary errors, such as a full disk, which concern all files. Any other error concerns one file.
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 
 _log: Final = logging.getLogger("tidemark")
@@ -38,7 +38,7 @@ class WrittenBefore(Exception):
 
 
 class BlobFiles:
-    """Blobs below the folder `root`, which is made. `check_fast` is called before what takes long
+    """Blobs below the folder `root`, which is created. `check_fast` is called before slow operations
     (`engine/database.py`). Raises BlobUnreadable if a file cannot be used, StorageUnavailable if none can."""
 
     def __init__(
@@ -52,14 +52,14 @@ class BlobFiles:
         self.root = root
         self.base_url = base_url
         self._check_fast = check_fast
-        #: Held while a name is checked and taken.
+        #: Held while a file name is checked and taken.
         self._placing = threading.Lock()
         self._url_key = b""
         if read_only:
             return
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(OSError):
-            root.chmod(0o700)  # An earlier release made it readable for everybody.
+            root.chmod(0o700)  # An earlier release made the folder readable for all users.
         self._url_key = _url_key(root.parent / _KEY_NAME)
 
     def put(self, key: str, data: bytes) -> None:
@@ -110,8 +110,8 @@ class BlobFiles:
 
     @contextmanager
     def writing(self, key: str, *, once: bool = False) -> Iterator[IO[bytes]]:
-        """A file for a new blob, which has its name and is on disk after the context, unless that fails. With
-        `once`, raises WrittenBefore if the blob exists."""
+        """Yield a file for a new blob. If the context succeeds, the file is synced to disk and gets its name.
+        With `once`, raises WrittenBefore if the blob exists."""
         path = self.path_of(key)
         part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         with _translated():
@@ -138,7 +138,7 @@ class BlobFiles:
                 self.path_of(key).unlink(missing_ok=True)
 
     def delete_prefix(self, prefix: str) -> None:
-        """Remove the folder, if the prefix ends with a slash, or the files whose names begin so."""
+        """Remove the folder if the prefix ends with a slash; else the files whose names begin with it."""
         self._check_fast()
         with _translated():
             if prefix.endswith("/"):
@@ -150,7 +150,7 @@ class BlobFiles:
                     found.unlink(missing_ok=True)
 
     def path_of(self, key: str) -> Path:
-        """The path of a blob. A key has nothing but our ids, offsets and slashes (`blobs.py`)."""
+        """The path of a blob. A key contains only our own ids, offsets and slashes (`blobs.py`)."""
         assert ".." not in key, "a key leads out of the folder"
         return self.root / key
 
@@ -173,7 +173,7 @@ class BlobFiles:
         return f"{self.base_url}{BLOBS_PATH}{quote(key)}?{urlencode(asked)}"
 
     def signature(self, method: str, key: str, asked: Mapping[str, str]) -> str:
-        """The signature of a URL that allows this method for one blob `until` a time, in Unix seconds."""
+        """The signature of a URL that allows this method for one blob. `until` is in Unix seconds."""
         signed = f"{method}\n{key}\n{asked.get('until', '')}\n{asked.get('type', '')}"
         signed += f"\n{asked['crc']}" if "crc" in asked else ""
         return hmac.new(self._url_key, signed.encode(), sha256).hexdigest()
@@ -191,7 +191,7 @@ def _checked(key: str, data: bytes, size: int | None) -> bytes:
 
 
 def _url_key(path: Path) -> bytes:
-    """The stored key, made once: a URL stays valid for its hour when the server restarts."""
+    """Read the stored key, or create it, so that URLs stay valid for their hour when the server restarts."""
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -200,7 +200,7 @@ def _url_key(path: Path) -> bytes:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync a folder, so that a name survives a power cut. Windows has no such call, and needs none."""
+    """Sync a folder, so that a renamed file survives a power cut. Windows needs no such call."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -215,5 +215,5 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _log.error("a blob cannot be had: %s", error)
+        _log.error("a blob cannot be read or written: %s", error)
         raise (StorageUnavailable if error.errno in _PASSING else BlobUnreadable) from error

@@ -1,11 +1,12 @@
-"""The rows of the items, and whether they are what was written. SQLite does not check its pages.
+"""The rows of the items, with checks for corruption, because SQLite does not check its pages.
 
-A row has the CRC-32 of its item, which contains its key too: both are compared whenever the row is read.
+A row has the CRC-32 of its item, and the item contains its key. Each read compares both.
 
-A corrupt *key* can hide rows: a search that meets it goes the wrong way, and a page that meets it may end
-there. But such a search ends beside the corrupt row. So a row is missing only if both neighbours of its place
-are intact: they have the keys that their items contain. Both ends of a page are checked in this way, once for
-each partition: then its last row is remembered, and a page that reaches it is whole.
+A corrupt *key* in the B-tree can hide rows: a search that compares with it takes the wrong branch, and a page
+may end too early. But such a search ends beside the corrupt row. Therefore a row counts as missing only if
+both neighbours of its place are intact: their keys equal the keys in their items. Each end of a page is
+checked like this. The last row of a partition is remembered after its check, and pages that reach it are
+complete.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from tidemark.log.schema import PK, SK, TTL, Item, Key, make_key
 from tidemark.protocol.errors import Damaged
 
 crc32: Final[Callable[..., int]] = fast_zlib().crc32
-#: A page of a query has the items that begin within so many bytes: DynamoDB's megabyte, for bodies that are
-#: base64 here.
+#: A page of a query ends with the first item beyond this size: DynamoDB's 1 MB, enlarged by a third because
+#: bodies are base64 here.
 PAGE_BYTES: Final = 1024 * 1024 * 4 // 3
-#: The most partitions of which the last row is remembered.
+#: The most partitions whose last row is remembered.
 _MOST_REMEMBERED: Final = 10_000
 
 _INSERT: Final = "INSERT OR IGNORE INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
 _REPLACE: Final = "INSERT OR REPLACE INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
-#: A damaged item may have another type. So may a damaged key, which is then read as NULL; or it is no UTF-8.
+#: Casts for damaged rows: an item or a key may have another type, or be invalid UTF-8. A key of another type
+#: is read as NULL.
 _ITEM: Final = "CAST(coalesce(item, '') AS BLOB)"
 _KEY: Final = "CASE typeof(pk) || typeof(sk) WHEN 'texttext' THEN CAST(pk || char(10) || sk AS BLOB) END"
 _SELECT: Final = "SELECT {}, {} FROM items "
@@ -44,12 +46,12 @@ _AFTER: Final = _ROWS.format("(pk, sk) > (?, ?) ORDER BY pk, sk LIMIT ?")
 _DELETE: Final = "DELETE FROM items WHERE pk = ? AND sk = ?"
 _EXPIRED: Final = "SELECT CAST(pk AS BLOB), CAST(sk AS BLOB) FROM items WHERE ttl < ? LIMIT 1000"
 _BESIDE: Final = "WHERE (pk, sk) {} (?, ?) ORDER BY pk {}, sk {}"
-#: The rows beside a place. Such a query leaves out those whose key is NULL;
+#: The rows beside a place. These queries leave out rows whose key is NULL;
 _BEFORE: Final = _KEYS.format(_BESIDE.format("<", "DESC", "DESC"), 1)
 _UP_TO: Final = _KEYS.format(_BESIDE.format("<=", "DESC", "DESC"), 1)
 _FROM: Final = _KEYS.format(_BESIDE.format(">=", "ASC", "ASC"), 1)
 _BEHIND: Final = _KEYS.format(_BESIDE.format(">", "ASC", "ASC"), 1)
-#: these two do not.
+#: these two queries include them.
 _THIS_AND_NEXT: Final = _KEYS.format("WHERE pk = ? AND sk >= ? ORDER BY sk", 2)
 _FIRST: Final = _KEYS.format("ORDER BY pk, sk", 1)
 
@@ -73,7 +75,7 @@ class Rows:
     """Reads and writes rows. Raises Damaged if a row is damaged, or may be missing."""
 
     def __init__(self) -> None:
-        #: By partition: a sort key behind which there are only rows that were written here since.
+        #: By partition: the last sort key. Only rows that this object wrote since may follow.
         self._last: dict[str, str] = {}
 
     # --- reading ---
@@ -93,7 +95,7 @@ class Rows:
     def after(
         self, db: sqlite3.Connection, place: Place, limit: int | None, attributes: Sequence[str] = ()
     ) -> tuple[list[Item], bool]:
-        """A page of all rows behind a place, and whether there are more."""
+        """Return a page of all rows behind a place, and whether there are more."""
         items, size = list[Item](), 0
         for stored, crc in db.execute(_AFTER, (*place, -1 if limit is None else limit)):
             if size > PAGE_BYTES:
@@ -105,7 +107,7 @@ class Rows:
     def between(
         self, db: sqlite3.Connection, asked: Range, limit: int | None, attributes: Sequence[str] = ()
     ) -> tuple[list[Item], bool]:
-        """A page of the range, and whether there is more of it."""
+        """Return a page of the range, and whether the range has more."""
         items, more, first, last = _read(db, asked, limit, attributes)
         known = self._last.get(asked.pk)
         if asked.backward:
@@ -123,14 +125,14 @@ class Rows:
         return items, more
 
     def _learn(self, asked: Range, last: str, behind: Place | None) -> None:
-        """Remember the last row of a range, unless `behind`, the row after it, is of its partition."""
+        """Remember a partition's last row, unless `behind`, the next row, is in the same partition."""
         if last and (behind is None or behind[0] != asked.pk):
             if len(self._last) >= _MOST_REMEMBERED:
                 self._last.clear()
             self._last[asked.pk] = last
 
     def expired(self, db: sqlite3.Connection, seconds: int) -> list[Key]:
-        """Up to a thousand keys of items whose `ttl` has passed. The index only proposes them."""
+        """Up to 1,000 keys of items whose `ttl` has passed. The index may be corrupt, so the item decides."""
         found = []
         for place in db.execute(_EXPIRED, (seconds,)).fetchall():
             key = make_key(*(str(part, "utf-8", "replace") for part in place))
@@ -143,7 +145,7 @@ class Rows:
     # --- writing ---
 
     def insert(self, db: sqlite3.Connection, item: Item) -> bool:
-        """Insert the item, unless there is one with its key. Returns whether it was inserted."""
+        """Insert the item unless its key exists. Return whether the item was inserted."""
         pk, sk = place_of(item)
         if sk > self._last.get(pk, sk):
             self._last[pk] = sk
@@ -152,14 +154,14 @@ class Rows:
         return bool(db.execute(_INSERT, _row(item)).rowcount)
 
     def replace(self, db: sqlite3.Connection, item: Item) -> None:
-        """Write the item in place of the one with its key, if any. The caller has searched for that one."""
+        """Write the item, over an existing one with its key. The caller has searched for that key before."""
         pk, sk = place_of(item)
         if sk > self._last.get(pk, sk):
             self._last[pk] = sk
         db.execute(_REPLACE, _row(item))
 
     def drop(self, db: sqlite3.Connection, key: Key) -> bool:
-        """Remove the row. Returns whether there was one."""
+        """Remove the row. Return whether there was one."""
         self._last.pop(key[PK]["S"], None)
         return bool(db.execute(_DELETE, place_of(key)).rowcount)
 
@@ -167,8 +169,8 @@ class Rows:
 def _read(
     db: sqlite3.Connection, asked: Range, limit: int | None, attributes: Sequence[str]
 ) -> tuple[list[Item], bool, str, str]:
-    """A page, whether there is more, and the sort keys of its first and its last item. A page ends before a
-    damaged row, if it has an item."""
+    """Return a page, whether there is more, and the sort keys of the page's first and last item. A page with
+    at least one item ends before a damaged row."""
     items, size, (pk, lowest, highest, backward) = list[Item](), 0, asked
     first = last = ""
     bounds = (pk, lowest, highest, -1 if limit is None else limit)
@@ -202,14 +204,14 @@ def projected(item: Item, attributes: Sequence[str]) -> Item:
 
 
 def _row(item: Item) -> tuple[str, str, bytes, int | None, int]:
-    """The columns of an item's row. The stored item begins with its key (`sound_key`)."""
+    """The columns of an item's row. The stored item begins with the key, which `sound_key` relies on."""
     ttl, (pk, sk) = item.get(TTL), place_of(item)
     stored = orjson.dumps({PK: item[PK], SK: item[SK]} | item)
     return pk, sk, stored, int(ttl["N"]) if ttl else None, crc32(stored)
 
 
 class RowFault(LookupError):
-    """The cause of a Damaged: says which row is damaged, and what is wrong with it."""
+    """The cause of a Damaged: names the damaged row and its fault."""
 
     def __init__(self, place: Place, fault: str) -> None:
         super().__init__(f"a row is damaged at or next to {' '.join(place)!r}: {fault}")
@@ -224,7 +226,7 @@ def damaged_row(place: Place, fault: str) -> Damaged:
 
 
 def decoded(place: Place, stored: bytes, crc: int) -> Item:
-    """The item of a row that was found at or behind a place."""
+    """Decode the item of a row at or behind a place. Raises Damaged."""
     if crc32(stored) != crc:
         raise damaged_row(place, "it does not fit its checksum")
     try:
@@ -238,7 +240,8 @@ def decoded(place: Place, stored: bytes, crc: int) -> Item:
 
 
 def sound_key(key: bytes | None, stored: bytes) -> Place | None:
-    """A row's key (`_KEY`), if its item has the same key; else None. The rest of the item is not checked."""
+    """Return a row's key (`_KEY`) if its item has the same key; else None. The rest of the item is not
+    checked."""
     pk, _, sk = (key or b"").decode(errors="replace").partition("\n")
     if stored.startswith(orjson.dumps(make_key(pk, sk))[:-1]):
         return pk, sk
@@ -246,13 +249,13 @@ def sound_key(key: bytes | None, stored: bytes) -> Place | None:
         place = place_of(orjson.loads(stored))
     except (ValueError, TypeError, KeyError):
         return None
-    # The name of a stream may have a line end too.
+    # A stream's name may contain a line end too.
     return place if "\n".join(place).encode() == key else None
 
 
 def _beside(db: sqlite3.Connection, side: str, pk: str, sk: str) -> Place | None:
-    """The place of the next row on one side of a place. Raises Damaged if its key is not that of its item, or
-    if another row lies between."""
+    """Return the place of the next row on one side of a place. Raises Damaged if that row's key differs from
+    its item's key, or if another row lies between."""
     places = [sound_key(*row) for row in db.execute(side, (pk, sk))]
     if side in {_BEFORE, _UP_TO}:
         there = db.execute(_THIS_AND_NEXT, places[0]) if places and places[0] else db.execute(_FIRST)
@@ -260,18 +263,18 @@ def _beside(db: sqlite3.Connection, side: str, pk: str, sk: str) -> Place | None
         if None in found or (places and found[:1] != places):
             places = [None]
     if None in places:
-        raise damaged_row((pk, sk), "the key of a row beside it is not that of its item")
+        raise damaged_row((pk, sk), "a row beside it has another key than its item")
     return places[0] if places else None
 
 
 def _check_place(db: sqlite3.Connection, place: Place) -> Place | None:
-    """The next place. Raises Damaged unless a search for this one leads there."""
+    """Return the next place. Raises Damaged if a corrupt neighbour can hide a row at this place."""
     _beside(db, _BEFORE, *place)
     return _beside(db, _BEHIND, *place)
 
 
 def _check_edge(db: sqlite3.Connection, asked: Range, last: str, inside: str, outside: str) -> Place | None:
-    """The next place outside of the range. Raises Damaged unless the range ends with its last item."""
+    """Return the next place outside of the range. Raises Damaged unless the range ends with `last`."""
     edge = asked.lowest if asked.backward else asked.highest
     found = _beside(db, inside, asked.pk, edge)
     if found != (asked.pk, last) if last else asked.has(found):
@@ -280,7 +283,7 @@ def _check_edge(db: sqlite3.Connection, asked: Range, last: str, inside: str, ou
 
 
 def checked_rows(db: sqlite3.Connection) -> Iterator[tuple[Item, str]]:
-    """All items in stored order, each with what is wrong with its row, or an empty text."""
+    """Yield all items in stored order, each with the fault of its row, or an empty text."""
     for key, stored, crc, ttl in db.execute(ALL_ROWS):
         place = (key or b"").decode(errors="replace").replace("\n", " ")
         try:

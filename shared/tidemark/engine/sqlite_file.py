@@ -1,4 +1,4 @@
-"""The file of a database: how it is made, opened and kept small."""
+"""Creates, opens and shrinks the file of a database."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any, Final
 
 MEMORY: Final = ":memory:"
-#: The file's marks: `TIDE`, and the format of its content.
+#: The application id in the file's header, `TIDE` in ASCII; and the format of the content.
 APPLICATION_ID: Final = 0x54494445
 FORMAT: Final = 2
 _PAGE_BYTES: Final = 8192
 #: SQLite's number for `auto_vacuum = INCREMENTAL`.
 _INCREMENTAL: Final = 2
-#: A commit that makes the write-ahead log longer than this copies it into the database, and then its file is
-#: used from the beginning again (https://sqlite.org/wal.html#ckpt).
+#: A commit that makes the write-ahead log longer than this starts a checkpoint, after which the log's file is
+#: used from its beginning again (https://sqlite.org/wal.html#ckpt).
 _LOG_PAGES: Final = 2000
-#: A log that had to be longer, because another process was reading, is cut to this afterwards.
+#: The log grows while another process reads and no checkpoint can finish; then it is cut to this size.
 _LEFT_LOG_BYTES: Final = 32 * 1024 * 1024
-#: A longer log is reported.
+#: A log longer than this is reported with a warning.
 LONG_LOG_BYTES: Final = 64 * 1024 * 1024
-#: One page in so many stays free in the file, for what is written next.
+#: One page in 10 stays free in the file, for the next writes.
 _SPARE_PART: Final = 10
 #: The most pages that one turn gives back.
 _GIVEN_BACK: Final = 64
@@ -60,11 +60,11 @@ _log: Final = logging.getLogger("tidemark")
 
 
 class UnusableDatabase(Exception):
-    """The file is another program's, or of a later version, or damaged; the message says which."""
+    """The file is another program's, of another version, or damaged. The message names the reason."""
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that changes nothing, for use on any thread. The mount may be read-only. Raises
+    """Open a read-only connection for any thread. The file system may be read-only too. Raises
     UnusableDatabase, sqlite3.Error."""
     options: dict[str, Any] = {"uri": True, "isolation_level": None, "check_same_thread": False, "timeout": 5}
     uri = f"{path.resolve().as_uri()}?mode=ro"
@@ -72,7 +72,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     try:
         _check_kind(db, path)
     except sqlite3.OperationalError as failure:
-        # The files of its write-ahead log cannot be made. An empty log needs none.
+        # SQLite cannot create the files of the write-ahead log. An empty log needs none.
         log = Path(f"{path}-wal")
         if log.exists() and log.stat().st_size:
             raise UnusableDatabase(
@@ -85,7 +85,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _check_kind(db: sqlite3.Connection, path: Path | str) -> int:
-    """The number of its tables. Raises UnusableDatabase if it is not one of ours."""
+    """Return the number of tables. Raises UnusableDatabase if the file is not in this version's format."""
     application, version, tables = (
         db.execute(question).fetchone()[0]
         for question in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
@@ -102,7 +102,7 @@ def _check_kind(db: sqlite3.Connection, path: Path | str) -> int:
 
 
 def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
-    """A connection for use on any thread, which waits `wait_seconds` for other processes. Raises
+    """Open a connection for any thread, which waits `wait_seconds` for other processes. Raises
     UnusableDatabase, sqlite3.Error."""
     if path != MEMORY:
         _create_private(Path(path))
@@ -112,7 +112,7 @@ def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
         _make_private(Path(path))
     db.executescript(_SETTINGS)
     if tables:
-        with suppress(sqlite3.Error):  # Another process reads: the next start empties the log.
+        with suppress(sqlite3.Error):  # If another process is reading, a later start empties the log.
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     else:
         db.executescript(_TABLES)
@@ -120,7 +120,7 @@ def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
 
 
 class LogLength:
-    """Warns that the write-ahead log is too long, and again each time that it has doubled."""
+    """Warns when the write-ahead log is too long, and again when its length has doubled."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(f"{path}-wal")
@@ -141,26 +141,26 @@ class LogLength:
 
 
 def _create_private(path: Path) -> None:
-    """Make the file for its owner alone; SQLite gives those beside it the same mode, and reports errors."""
+    """Create the file with mode 600. SQLite gives the log's files the same mode, and reports errors later."""
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _make_private(path: Path) -> None:
-    """Let only the owner read the files: an earlier release let everybody."""
+    """Set mode 600, because an earlier release let all users read the files."""
     for suffix in ("", "-wal", "-shm"):
         with suppress(OSError):
             Path(f"{path}{suffix}").chmod(0o600)
 
 
 def _one(db: sqlite3.Connection, question: str) -> int:
-    """The number that SQLite answers; 0 without an answer."""
+    """The number in the first row of the result; 0 without a row."""
     found = db.execute(question).fetchall()
     return found[0][0] if found and found[0] else 0
 
 
 def pages_to_give_back(db: sqlite3.Connection) -> int:
-    """How many free pages one turn can give back."""
+    """The number of free pages that one turn can give back to the disk."""
     if _one(db, "PRAGMA auto_vacuum") != _INCREMENTAL:  # A store of an earlier release.
         return 0
     spare = _one(db, "PRAGMA page_count") // _SPARE_PART

@@ -1,4 +1,4 @@
-"""`log.table.Table` in a SQLite database: a row for each item, by its key's bytes (`rows.py`)."""
+"""`log.table.Table` in a SQLite database: a row for each item, ordered by the keys' bytes (`rows.py`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Written = Callable[[sqlite3.Connection, str, Key], None]
 
 
 class EmbeddedTable:
-    """`log.table.Table` on the embedded engine. `written` is called for each write, in its transaction."""
+    """The table. `written` is called for each write, in the transaction of the write."""
 
     def __init__(self, database: Database, written: _Written = lambda *_: None) -> None:
         self.database = database
@@ -136,18 +136,18 @@ class EmbeddedTable:
         )
 
     def count(self) -> int:
-        """How many items there are."""
+        """The number of items in the table."""
         asked = "SELECT count(*) FROM items"
         found: int = self.database.operate(lambda db: db.execute(asked).fetchone()[0], writes=False)
         return found
 
     def scan(self, after: Key | None = None, limit: int | None = None) -> tuple[list[Item], bool]:
-        """A page of all items in the order of their keys, and whether there are more."""
+        """Return a page of all items in the order of their keys, and whether there are more."""
         place = place_of(after) if after else ("", "")
         return self.database.operate(lambda db: self._rows.after(db, place, limit), writes=False)
 
     def remove_expired(self, now_ms: int) -> int:
-        """Remove items whose `ttl` has passed, as DynamoDB does later. Returns their number."""
+        """Remove up to 1,000 items whose `ttl` has passed, as DynamoDB does later. Return their number."""
 
         def remove(db: sqlite3.Connection) -> int:
             found = self._rows.expired(db, now_ms // 1000)
@@ -168,7 +168,7 @@ class EmbeddedTable:
 
 
 def holds(condition: Condition, item: Item) -> bool:
-    """Whether an item meets a condition; one that is not there has no attributes."""
+    """Whether an item meets a condition. A missing item counts as an item without attributes."""
     match condition:
         case Present(name):
             return name in item
@@ -192,7 +192,7 @@ _COMPARATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def _compares(found: Item | None, by: str, value: str | int) -> bool:
-    """Whether an attribute compares so with a value. Texts compare by their bytes."""
+    """Whether the comparison holds for an attribute and a value. Texts are compared as bytes."""
     if found is None or ("S" if isinstance(value, str) else "N") not in found:
         return by == "<>"
     if isinstance(value, str):
@@ -251,7 +251,7 @@ class EmbeddedQueue:
         self._database = database
         self._topic = topic
         self._clock_ms = clock_ms
-        #: Set when there may be something to take.
+        #: Set when there may be messages to take.
         self.news = threading.Event()
 
     def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None:
@@ -266,8 +266,8 @@ class EmbeddedQueue:
         self._database.then(self.news.set)
 
     def take(self, limit: int, hidden_seconds: float) -> list[QueuedMessage]:
-        """Up to `limit` messages that are due. They come again after `hidden_seconds`, unless `done`. A
-        damaged message is logged whenever it is due, and stays in the queue."""
+        """Take up to `limit` due messages. A message that is not `done` is due again after `hidden_seconds`.
+        A damaged message stays in the queue, and is logged each time when it is due."""
         now_ms = self._clock_ms()
 
         def take(db: sqlite3.Connection) -> list[QueuedMessage]:
@@ -280,7 +280,7 @@ class EmbeddedQueue:
     def _is_sound(self, message_id: int, body: bytes, crc: int) -> bool:
         if crc == _message_crc(self._topic.encode(), body):
             return True
-        _log.error("message %d of %s is damaged, and is not handed on", message_id, self._topic)
+        _log.error("message %d of %s is damaged, and is not delivered", message_id, self._topic)
         return False
 
     def done(self, messages: Sequence[QueuedMessage]) -> None:
@@ -291,7 +291,7 @@ class EmbeddedQueue:
             self._database.operate(remove, writes=True)
 
     def next_ms(self) -> int | None:
-        """When the next message is due; None if there is none."""
+        """The time when the next message is due; None without messages."""
         asked = self._database.operate(lambda db: db.execute(_NEXT, (self._topic,)).fetchone(), writes=False)
         next_ms: int | None = asked[0]
         return next_ms

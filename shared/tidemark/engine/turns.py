@@ -1,10 +1,10 @@
-"""Calls of an event loop, made in turns on a thread of their own: no disk holds up the loop.
+"""Calls of an event loop, made in turns on a thread, so that a slow disk does not block the loop.
 
-    calls wait ─▶ the thread makes one after the other ─▶ and commits them ─▶ answers
+    calls wait ─▶ the thread makes one after the other ─▶ and commits them ─▶ results
                   the loop waits, but not for long        the loop serves, the next calls wait
 
-The loop waits for the thread because the two would only take the interpreter's lock from each other. If the
-calls take longer, the disk is slow, and the loop goes on without them.
+The loop waits for the calls, because two running threads would only compete for the GIL. If the calls take
+longer than 50 ms, the disk is slow, and the loop goes on without them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
-#: How long the loop waits for the calls of a turn.
+#: The longest time for which the loop waits for the calls of a turn.
 _BRIEFLY_SECONDS: Final = 0.05
-#: A turn that takes longer hangs: its calls are refused, and so are all others until it is over.
+#: A turn that takes longer hangs: its calls and all later calls fail until the turn is over.
 PATIENCE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.5
 
@@ -29,7 +29,7 @@ _log: Final = logging.getLogger("tidemark")
 
 
 class Call:
-    """One call of a turn, and its outcome. Its `answer` belongs to the loop."""
+    """One call of a turn, and its outcome. Only the loop's thread may use `answer`."""
 
     __slots__ = ("answer", "failure", "has_written", "is_lost", "make", "result")
 
@@ -39,13 +39,13 @@ class Call:
         self.result: Any = None
         self.failure: BaseException | None = None
         self.has_written = False
-        #: Whether its writes, or those of others that it saw, were rolled back while it was running.
+        #: Whether writes that it made, or may have read, were rolled back while it was running.
         self.is_lost = False
 
     def tell(self) -> None:
         if self.failure is not None:
             self.refuse(self.failure)
-        elif not self.answer.done():  # Else its request was cancelled.
+        elif not self.answer.done():  # An answer that is done: the request was cancelled.
             self.answer.set_result(self.result)
 
     def refuse(self, failure: BaseException) -> None:
@@ -57,16 +57,17 @@ class Turn:
     def __init__(self, calls: list[Call], began: float) -> None:
         self.calls = calls
         self.began = began
-        #: The calls that the loop makes once the turn is committed.
+        #: Functions that the loop calls after the commit.
         self.then: list[Callable[[], object]] = []
         self._is_over = False
         self._run = threading.Lock()
         self._run.acquire()
-        #: The first to take it decides: the loop stops waiting, or the thread is heard while the loop waits.
+        #: The first to acquire this decides: the loop, when it stops waiting (the thread reports later by a
+        #: callback), or the thread, when it reports while the loop waits.
         self._heard = threading.Lock()
 
     def wait_briefly(self) -> bool:
-        """Wait, on the loop. Returns whether the turn is over; if not, the loop is told later."""
+        """Wait, on the loop's thread. Return whether the turn is over; if not, a callback ends it later."""
         if not self._run.acquire(timeout=_BRIEFLY_SECONDS):
             if self._heard.acquire(blocking=False):
                 return False
@@ -74,7 +75,7 @@ class Turn:
         return self._is_over
 
     def has_run(self, *, is_over: bool = False) -> bool:
-        """Tell the loop, on the thread, that all calls are made. Returns whether the loop heard."""
+        """Report, on the turn's thread, that all calls are made. Return whether the loop was waiting."""
         is_heard = self._heard.acquire(blocking=False)
         if is_heard:
             self._is_over = is_over
@@ -83,7 +84,7 @@ class Turn:
 
 
 class TurnThread:
-    """`make` makes and commits the calls of a turn, on the thread. Used from one event loop."""
+    """Runs turns on a thread, for one event loop. `make` makes and commits the calls of a turn."""
 
     def __init__(self, make: Callable[[Turn], None]) -> None:
         self._make = make
@@ -100,7 +101,7 @@ class TurnThread:
         return threading.get_ident() == self._own_thread
 
     def is_elsewhere(self) -> bool:
-        """Whether the caller is on a thread that asks the loop for its turns."""
+        """Whether the caller is on another thread than the loop's and the turns' own."""
         here = threading.get_ident()
         return self.loop is not None and here not in (self._own_thread, self._loop_thread)
 
@@ -120,16 +121,16 @@ class TurnThread:
             self.loop, self._loop_thread, self._own_thread = None, 0, 0
 
     async def ask(self, make: Callable[[], Any]) -> Any:
-        """Make the call in a turn. Returns or raises what it does, once the turn is committed. Raises
-        OutcomeUnknown if the turn hangs, StorageUnavailable if the one before it does, and from then on
-        StorageSilent until that is over."""
+        """Make the call in a turn. Return its result, or raise its error, after the commit. Raises
+        OutcomeUnknown if its turn hangs, StorageUnavailable if the turn before it begins to hang, and
+        StorageSilent while a turn hangs already."""
         if self._hangs:
             raise StorageSilent
         assert self.loop is not None
         if not self._waiting and self._turn is None:
             self.loop.call_soon(self._begin)  # Calls of this round of the loop share the turn.
         self._waiting.append(Call(make, self.loop.create_future()))
-        # No variable names the call: it would be in a cycle with its failure's traceback.
+        # No variable holds the call, because its error's traceback would make a reference cycle.
         return await self._waiting[-1].answer
 
     def _begin(self) -> None:
@@ -148,7 +149,7 @@ class TurnThread:
             if not turn.has_run(is_over=True):
                 assert self.loop is not None
                 self.loop.call_soon_threadsafe(self._end, turn)
-            del turn  # The bodies of a turn are not kept until the next.
+            del turn  # Else the bodies of this turn stay in memory until the next.
 
     def _end(self, turn: Turn) -> None:
         if self._hangs:

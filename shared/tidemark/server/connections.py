@@ -294,7 +294,7 @@ class Connection(CutsOffUnread, HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Drop trailer fields: httptools calls this for them too, but they are no headers (RFC 9110 §6.5)."""
+        """Drop trailer fields: httptools calls this for trailers too (RFC 9110 §6.5.1)."""
         if not self._has_headers:
             super().on_header(name, value)
 
