@@ -509,7 +509,7 @@ a page that leaves out a part of a burst is up to date
     self._woken and batches[-1].end - start <= limit_bytes => self._woken
 each part of a page is up to date
     http.live:EventStream.events caught by http/test_sse.py
-    up_to_date=up_to_date and is_last => up_to_date=up_to_date
+    up_to_date=up_to_date and cut == whole => up_to_date=up_to_date
 an Idempotency-Key finds the call of another subject
     http.proxy:Proxy._answered caught by proxy/test_proxy.py::test_a_repeated_request_calls_once
     _digest(key, members['subject'], once, attempt) => _digest(key, once, attempt)
@@ -589,7 +589,7 @@ an upstream's key keeps the end of its line
     key.strip().encode => key.encode
 an Idempotency-Key is good for another URL
     http.proxy:Proxy._answered caught by proxy/test_proxy.py::test_a_repeated_request_calls_once
-    _digest(key, order.method, order.url, order.body) => _digest(key, order.body)
+    _digest(key, asked.method, asked.url, asked.body.content) => _digest(key, asked.body.content)
 a page backwards is closed though the tail is later
     service.start_point:read_back caught by service/test_start_point.py
     closed=end == tail.offset and tail.closed => closed=tail.closed

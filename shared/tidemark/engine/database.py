@@ -253,7 +253,7 @@ class Database:
         del turn, call
 
     def _make(self, call: Call) -> None:
-        """Make one call of a turn. If the turn is rolled back meanwhile, the call fails even if it returns."""
+        """Make one call of a turn. If the turn is rolled back meanwhile, it fails even if it returns."""
         self._call = call
         try:
             call.result = call.make()
