@@ -377,14 +377,13 @@ class Waiter:
     """A receiver that is notified until `until_ms` when a stream grows. `address` is the queue URL of a
     process with readers at the tail, or the id of a WebSocket connection, whose client calls the stream
     `name` and subscribed at `asked_ms`, by API Gateway's clock. If `content_type` is set, to the stream's,
-    the receiver accepts data. `mark` is from earlier releases, with one waiter for each name."""
+    the receiver accepts data."""
 
     incarnation: str
     address: str
     until_ms: int
     name: str | None = None
     asked_ms: int = 0
-    mark: str = ""
     content_type: ContentType | None = None
 
     @property

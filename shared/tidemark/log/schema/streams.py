@@ -388,7 +388,7 @@ def waiter_key(waiter: records.Waiter) -> Key:
     pk, connections, _ = waiters_of(waiter.incarnation)
     if waiter.name is None:
         return make_key(pk, f"{waiter.incarnation}/{waiter.address}")
-    return make_key(pk, f"{connections}{waiter.address}/{waiter.mark}")
+    return make_key(pk, f"{connections}{waiter.address}/")
 
 
 def encode_waiter(waiter: records.Waiter) -> Item:
@@ -407,13 +407,10 @@ def decode_waiter(item: Item) -> records.Waiter:
     if CALLED not in item:
         incarnation, address = sk.split("/", 1)
         return records.Waiter(incarnation, address, until_ms)
-    place, _, mark = sk.rpartition("/")
-    incarnation, connection_id = place.split(".", 1)
+    incarnation, connection_id = sk.rpartition("/")[0].split(".", 1)
     asked_ms = int(item[ASKED_MS]["N"])
     content_type = parse_content_type(item[CONTENT_TYPE]["S"]) if CONTENT_TYPE in item else None
-    return records.Waiter(
-        incarnation, connection_id, until_ms, item[CALLED]["S"], asked_ms, mark, content_type
-    )
+    return records.Waiter(incarnation, connection_id, until_ms, item[CALLED]["S"], asked_ms, content_type)
 
 
 def connection_key(connection_id: str) -> Key:
