@@ -39,6 +39,7 @@ READ = {
     for folder in ("shared", "functions")
     for path in (ROOT / folder).rglob("*.py")
     for name in variables_read(path)
+    if not name.startswith("COMP_")  # A completion script sets them for the command.
 }
 
 
