@@ -1,4 +1,4 @@
-"""The `janitor` function: ends what has expired, gives its space back, sweeps orphans."""
+"""The `janitor` function: ends expired streams, frees their space, removes orphans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _stores = connect(_settings)
 _queues = Queues(sqs_client, _settings.queue_prefix)
 _subscriptions = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
 _reporter = Reporter("janitor", _settings)
-#: Time to finish the entry in hand before the function is stopped.
+#: Milliseconds for finishing the current entry before Lambda stops the function.
 _SPARE_MS = 10_000
 
 
@@ -37,6 +37,6 @@ def handler(_event: dict[str, Any], context: Any) -> dict[str, int]:
     if _settings.subscriptions_queue_url:
         swept["reminded"] = remind(_stores, _subscriptions.send, has_time_left)
     if swept["cut_short"]:
-        # Otherwise not: a metric is billed for each hour in which it has a value.
+        # Only then: a metric is billed for each hour in which it has a value.
         _reporter.report()
     return swept

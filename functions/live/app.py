@@ -1,5 +1,5 @@
-"""The `live` function: the whole application, served by `run.sh` under Lambda Web Adapter, so
-that an answer leaves as it is made. `read` and `write` serve the same one through Mangum."""
+"""The `live` function: the whole application, served by `run.sh` under Lambda Web Adapter, which streams the
+response. `read` and `write` serve the same application through `http/lambda_adapter.py`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ with garbage_collection_paused():
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
 
-# Lambda's own Python runtime writes a log; this process is a server's.
+# This process runs without Lambda's Python runtime, which would configure logging.
 logging.basicConfig(format="%(message)s")
 _settings = Settings.from_environment(os.environ)
 _settings.authorization.check_not_open()
 
-#: Storage calls on threads, though there is one request at a time: heartbeats and the end of the
-#: connection must not wait for them.
+#: Storage calls run on threads, although there is one request at a time: heartbeats and a disconnect must not
+#: wait for storage.
 _stores = connect(_settings)
 _served = create_data_path(many_at_once(_stores, _settings), _stores.check_format)
 app = Reporting(_served, Reporter("live", _settings))

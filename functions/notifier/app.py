@@ -1,5 +1,5 @@
-"""The `notifier` function: tells those who wait, processes and sockets, what the table's stream says was
-written, and keeps the registry of streams where there is one."""
+"""The `notifier` function: for each write in the table's stream, wakes waiting processes and sockets,
+notifies subscriptions, and keeps the registry of streams if there is one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ with garbage_collection_paused():
     from tidemark.wake.notifier import Notifier, connect_sockets, message_from_record
 
 _T = TypeVar("_T")
-#: What decoding raises for a record that is none of ours.
+#: Errors of decoding a record that Tidemark did not write.
 _UNREADABLE = (KeyError, ValueError, TypeError)
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
 _sockets = connect_sockets(Account(), _settings.socket_endpoint) if _settings.socket_endpoint else None
 _notifier = Notifier(_stores.table, Queues(sqs_client, _settings.queue_prefix), _stores.clock_ms, _sockets)
-#: Of sockets alone: a metric is billed for each hour in which it has a value.
+#: Reports only the metrics of sockets, because a metric is billed for each hour in which it has a value.
 _reporter = Reporter("notifier", _settings, _sockets.meter) if _sockets else None
 _subscribers = (
     Subscribers(_stores.table, WorkQueue(sqs_client, _settings.subscriptions_queue_url).send)
@@ -39,10 +39,10 @@ _registry = StreamRegistry(_stores)
 
 
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
-    """Handle all records at once, then report each record that failed: those of a log whose readers
-    could not be woken, all whose subscriptions or whose registry could not be told, and those that cannot be
-    decoded, are delivered again. Raises a record's error if all failed: Lambda counts it, and an alarm sees
-    it."""
+    """Handle all records together, then return the failed ones, which Lambda delivers again: records of a log
+    whose readers could not be woken, and records that cannot be decoded. If the subscriptions or the registry
+    could not be notified, all records have failed. If all records have failed, raises an error, so that
+    Lambda counts it and an alarm goes off."""
     _stores.check_format()
     records = event["Records"]
     messages = list(_decoded(records, message_from_record))

@@ -1,4 +1,4 @@
-"""The `packer` function: packs old batches, removes what packs have replaced (`docs/internals/packs.md`)."""
+"""The `packer` function: packs old batches, and removes the packed ones (`docs/internals/packs.md`)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ with garbage_collection_paused():
     from tidemark.settings import Settings
 
 _settings = Settings.from_environment(os.environ)
-#: It reads no pages: nothing is worth keeping.
+#: The packer reads no pages, so it keeps no batches in memory.
 _stores = connect(_settings, recent_bytes=0)
 _reporter = Reporter("packer", _settings)
-#: Time to finish the pack in hand before the function is stopped.
+#: Milliseconds for finishing the current pack before Lambda stops the function.
 _SPARE_MS = 20_000
 
 
@@ -31,6 +31,6 @@ def handler(_event: dict[str, Any], context: Any) -> dict[str, int]:
 
     swept = sweep(_stores, has_time_left, removes=False)
     if swept.packed or swept.cut_short or swept.lag_ms:
-        # Otherwise not: a metric is billed for each hour in which it has a value.
+        # Only then: a metric is billed for each hour in which it has a value.
         _reporter.report({"PackingLag": swept.lag_ms})
     return asdict(swept)

@@ -1,8 +1,9 @@
-"""The `proxy` function: requests of the durable proxy, and the calls that it invokes itself for.
+"""The `proxy` function: requests of the durable proxy, and calls of upstreams, for which it invokes itself.
 
-A call of an upstream is an asynchronous invocation, which outlives the request. Its payload has the
-upstream's key, and Lambda keeps it until the invocation has begun. A body that does not fit lies in S3
-meanwhile. A call whose invocation crashed is taken for lost by its next reader, once its lease has run out.
+A call of an upstream is an asynchronous invocation, which outlives the request. The payload has the
+upstream's key, and Lambda keeps the payload until the invocation begins. A body that does not fit into the
+payload is in S3 meanwhile. If the invocation crashes, the next reader treats the call as lost when its lease
+has ended.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ with garbage_collection_paused():
 
 _T = TypeVar("_T")
 
-#: Of a body, which in base64 and with its headers fits the 1 MB of an asynchronous invocation's payload.
+#: Most bytes of a body in the payload of an asynchronous invocation, which has 1 MB with base64 and headers.
 INLINE_BYTES: Final = 640 * 1024
-#: A batch waits longer than on a server, because each one is billed; a function ends after 900 seconds.
+#: `linger` is longer than on a server, because each batch is billed. `whole` is below Lambda's 900 seconds.
 LIMITS: Final = CallLimits(linger=0.2, whole=840.0)
 _FOLDER: Final = "proxy/"
 _settings: Final = Settings.from_environment(os.environ)
@@ -54,7 +55,7 @@ _name: Final = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
 
 
 async def invoke_itself(request: UpstreamRequest) -> None:
-    """Begin the call. It is never tried again, because an upstream's answer is paid for. Raises
+    """Begin the call, without a retry, because the upstream's responses cost money. Raises
     RateLimitExceeded."""
     members = ("call_id", "url", "method", "headers", "incarnation")
     payload = {name: getattr(request, name) for name in members}
@@ -84,7 +85,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 async def call(payload: Mapping[str, Any]) -> None:
-    """What `invoke_itself` began. Lambda may deliver it twice."""
+    """Carry out the call of `invoke_itself`. Lambda may deliver it twice."""
     calls = Calls(Process(_stores, _run, SingleFlight(_run).share, _backend.wake), _append)
     request = UpstreamRequest(**{**payload, "body": RequestBody(base64.b64decode(payload.get("body", "")))})
     if not await calls.take(request):
@@ -97,7 +98,7 @@ async def call(payload: Mapping[str, Any]) -> None:
 
 
 async def _run(call: Callable[[], _T], /) -> _T:
-    """On a thread: the upstream is read while storage is asked."""
+    """Run the call on a thread, so that the upstream is read meanwhile."""
     return await asyncio.to_thread(call)
 
 

@@ -1,9 +1,9 @@
-"""The `setup` function: what CloudFormation calls while it creates, changes or deletes a stack.
+"""The `setup` function, which CloudFormation calls while it creates, changes or deletes a stack.
 
-`Custom::OriginSecret` draws a random number. `Custom::Setup` checks what a template cannot see: it draws the
-secret for tokens if there is none, and refuses a release that cannot read the table, a secret that is gone,
-and a reservation that the account has no room for. The deployment then ends with a sentence, before another
-function has changed.
+`Custom::OriginSecret` draws a random number. `Custom::Setup` draws the secret for tokens if there is none. It
+refuses a release that cannot read the table, a secret that is gone, and a reservation beyond the account's
+limit: a template cannot check these. The deployment then fails with a message before another function
+changes.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from botocore.exceptions import ClientError
 
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format
 
-#: Lambda keeps these for functions without a reservation, and refuses a reservation that takes them.
+#: Concurrent executions that Lambda keeps for functions without a reservation.
 _UNRESERVABLE: Final = 100
-#: With fewer, plain reads would suffer more than the other functions gain.
+#: Fewest executions worth a reservation: with fewer, plain reads lose more than the other functions gain.
 _WORTH_RESERVING: Final = 25
 
 
 class Refused(Exception):
-    """The message says why, and what to do. CloudFormation shows it as the reason of the failure."""
+    """The message has the reason and the remedy. CloudFormation shows it as the reason of the failure."""
 
 
 def handler(event: Mapping[str, Any], _context: Any) -> None:
-    """Answer at the address that the request names, as a custom resource must."""
+    """Send the answer to the request's ResponseURL, as a custom resource must."""
     answer = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
-    # The name stays: with another one CloudFormation would delete the resource before.
+    # Keep the name: if it changed, CloudFormation would delete the earlier resource.
     answer["PhysicalResourceId"] = event.get("PhysicalResourceId") or f"setup-{secrets.token_hex(8)}"
     try:
         answer |= {"Status": "SUCCESS"} | answer_to(event)
     except Exception as failure:  # noqa: BLE001 - without an answer CloudFormation waits until its timeout
         answer |= {"Status": "FAILED", "Reason": str(failure)}
-    # Without a content type: the address is signed without one.
+    # No content type, because the URL was signed without one.
     body, headers = json.dumps(answer).encode(), {"Content-Type": ""}
     request = urllib.request.Request(event["ResponseURL"], body, headers, method="PUT")  # noqa: S310
     with urllib.request.urlopen(request, timeout=20):  # noqa: S310 - CloudFormation's own address
@@ -48,8 +48,8 @@ def handler(event: Mapping[str, Any], _context: Any) -> None:
 
 
 def answer_to(event: Mapping[str, Any]) -> dict[str, Any]:
-    """What is answered beside the status. Raises Refused."""
-    if event["RequestType"] == "Delete":  # The secret stays: another stack may have it, or will.
+    """The members of the answer after the status. Raises Refused."""
+    if event["RequestType"] == "Delete":  # The secret stays: another stack may use it, now or later.
         return {}
     if event["ResourceType"] == "Custom::OriginSecret":
         return {"NoEcho": True, "Data": {"Value": secrets.token_hex(32)}}
@@ -57,7 +57,7 @@ def answer_to(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[str], Any]) -> dict[str, str]:
-    """The attributes of `Custom::Setup`, whose properties are `now` and were `before`. Raises Refused."""
+    """The attributes of `Custom::Setup` with the properties `now`, which were `before`. Raises Refused."""
     table = os.environ["TABLE_NAME"]
     check_format(client("dynamodb"), table)
     if name := now["AuthSecretName"]:
@@ -69,7 +69,7 @@ def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[
 
 
 def check_format(dynamodb: Any, table: str) -> None:
-    """Raises Refused for a release that would serve a later format as data."""
+    """Raises Refused if this release is too old for the table's format, and would serve it as data."""
     asked = {"TableName": table, "Key": FORMAT_KEY, "ConsistentRead": True}
     least = decode_format(dynamodb.get_item(**asked).get("Item"))
     if least > FORMAT_EPOCH:
@@ -80,8 +80,8 @@ def check_format(dynamodb: Any, table: str) -> None:
 
 
 def ensure_secret(ssm: Any, name: str, *, may_draw: bool) -> None:
-    """Draw a secret if there is none; one that is there is never written. Raises Refused if a stack with a
-    secret names another that is not there: a new one would end every token."""
+    """Draw a secret if there is none. An existing secret is never overwritten. Raises Refused if a stack with
+    a secret names another one that does not exist: a new secret would end every token."""
     try:
         ssm.get_parameter(Name=name)
     except ClientError as error:
@@ -96,15 +96,14 @@ def ensure_secret(ssm: Any, name: str, *, may_draw: bool) -> None:
 
 
 def reserved_by(properties: Mapping[str, str]) -> int:
-    """The concurrent executions that the read, the live, the socket and the write function take from the
-    account."""
+    """The concurrent executions that the functions `read`, `live`, `socket` and `write` reserve."""
     functions = 3 if properties.get("Sockets") == "true" else 2
     readers, writers = (int(properties.get(f"{name}Concurrency", "0")) for name in ("Reader", "Writer"))
     return functions * readers + writers
 
 
 def readers_of(limits: Mapping[str, int], now: int, before: int) -> str:
-    """Say what the account's limit means for readers. Raises Refused for more than can be reserved."""
+    """A message on the account's limit and waiting readers. Raises Refused for more than can be reserved."""
     limit = limits["ConcurrentExecutions"]
     room = limits.get("UnreservedConcurrentExecutions", limit) + before - _UNRESERVABLE
     if now > max(room, 0):

@@ -1,4 +1,4 @@
-"""The `subscriptions` function: works off the queue of subscriptions that something has happened to."""
+"""The `subscriptions` function: handles the queue of notices about subscriptions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _stores = connect(_settings)
 _notices = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
 _deliverer = Deliverer(_stores, _notices, connect_signing_keys(_settings, _stores), _settings)
 _reporter = Reporter("subscriptions", _settings)
-#: A webhook that is slow holds up no other message of the batch. Where Tidemark runs locally, all batches
-#: share them: as many as the template's MaximumConcurrency times its BatchSize.
+#: Threads, so that a slow webhook does not delay the other messages of its batch. All batches share them if
+#: Tidemark runs locally: the template's MaximumConcurrency times its BatchSize.
 _THREADS: Final = 200
 _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-deliver")
 
 
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
-    """Each message by itself; those that failed come again."""
+    """Handle every message on its own. The failed ones come again."""
     _stores.check_format()
     done = list(_pool.map(_handle, event["Records"]))
     _reporter.report()

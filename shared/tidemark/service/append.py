@@ -189,9 +189,9 @@ class _Attempt:
         return len(head.mailed) >= tails.CROWD and now_ms - head.written_ms < tails.CROWDED_APART_MS
 
     def spills_first(self, head: tails.StreamHead, messages: Messages) -> bool:
-        """With few writers, put large mail into S3 unless it is there. Returns whether it did: the tail must
-        then be read again, because other writers have committed meanwhile. With many writers these reads
-        would cost more than late mail does."""
+        """With few writers, put large mail into S3 unless it is there. Returns whether this was done: then
+        the tail must be read again, because other writers have committed meanwhile. With many writers these
+        reads would cost more than late mail does."""
         met, before = self._stores.crowd.on(head.record.incarnation), self._spilled
         is_small_crowd = met.size <= SMALL_CROWD and met.was_in(
             tails.CROWDED_APART_MS, self._stores.clock_ms()

@@ -37,15 +37,16 @@ _T = TypeVar("_T")
 
 
 class Follower:
-    """A live read or a socket's watch, while it follows a stream. It belongs to the event loop on which it
-    was made; the hub wakes it from any thread. A follower that is woken reads again. Close it at the end."""
+    """A live read or a socket's watch, while it follows a stream. A follower belongs to the event loop on
+    which it was made, and the hub may wake it from any thread. A woken follower reads again. Call `close` at
+    the end."""
 
     __slots__ = ("_hub", "incarnation", "key", "loop", "offset")
 
     def __init__(self, hub: Hub, key: StreamKey, incarnation: str | None = None, offset: int = 0) -> None:
         self.loop = asyncio.get_running_loop()
         self.key = key
-        #: It has the batches of this log before this offset, so they do not wake it.
+        #: The follower has the batches of this log before `offset`, so these do not wake it.
         self.incarnation = incarnation
         self.offset = offset
         self._hub = hub
@@ -64,18 +65,18 @@ class Follower:
 
 
 class Hub:
-    """Knows who follows which stream in this process, and wakes them. Safe to use from any thread and any
-    number of event loops. Waking carries no data: it may come late, twice, or without a reason."""
+    """Keeps the followers of each stream in this process, and wakes them. Safe to use from any thread and any
+    number of event loops. A wake carries no data: it may come late, twice, or without a reason."""
 
     def __init__(self) -> None:
         self._followers: dict[StreamKey, set[Follower]] = {}
-        #: When each wait ends, by the monotonic clock. A follower that was woken does not wait any more.
+        #: The end of each wait, by the monotonic clock. A woken follower waits no longer.
         self._waiting: dict[object, float] = {}
         self._changed = threading.Condition()
 
     def add(self, follower: Follower) -> None:
-        """Add a follower first, then read: an append after the read wakes it, and an earlier one is in the
-        read."""
+        """Add a follower. The follower reads afterwards: a later append wakes it, and the read returns an
+        earlier one."""
         with self._changed:
             self._followers.setdefault(follower.key, set()).add(follower)
 
@@ -87,7 +88,7 @@ class Hub:
                 del self._followers[follower.key]
 
     def wake(self, key: StreamKey, incarnation: str | None = None, start: int = 0) -> None:
-        """Wake the followers of this stream: a batch was written to it, at `start` if that is known."""
+        """Wake the followers of this stream after a batch was written, at `start` if known."""
         with self._changed:
             followers = self._followers.get(key, ())
             self._wake([each for each in followers if each.is_interested(incarnation, start)])
@@ -97,35 +98,35 @@ class Hub:
             self._wake([each for followers in self._followers.values() for each in followers])
 
     def _wake(self, followers: Collection[Follower]) -> None:
-        """Wake each on its own event loop, with one call per loop."""
+        """Wake the followers on their event loops, with one call per loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Follower]] = defaultdict(list)
         for follower in followers:
             self._waiting.pop(follower, None)
             by_loop[follower.loop].append(follower)
         for loop, its_followers in by_loop.items():
-            with suppress(RuntimeError):  # Nobody waits on a closed loop.
+            with suppress(RuntimeError):  # A closed loop has no waiting follower.
                 loop.call_soon_threadsafe(_wake_each, its_followers)
 
     @property
     def following(self) -> int:
-        """How many followers there are."""
+        """The number of followers."""
         return sum(map(len, self._followers.copy().values()))
 
     def longest_wait_seconds(self, at_most: float) -> float | None:
-        """Block until somebody waits. Returns the seconds until the last of the waits ends, or
-        None if nobody came for `at_most` seconds."""
+        """Block until a follower waits. Returns the seconds until the last wait ends, or None if no follower
+        began to wait within `at_most` seconds."""
         deadline = time.monotonic() + at_most
         with self._changed:
             while (now := time.monotonic()) < deadline:
                 left = max(self._waiting.values(), default=now) - now
                 if left > 0:
                     return left
-                self._waiting.clear()  # These waits are over; their event loops are late in saying so.
+                self._waiting.clear()  # The waits are over, but their event loops have not removed them yet.
                 self._changed.wait(deadline - now)
         return None
 
     def start_waiting(self, waiting: object, seconds: float) -> None:
-        """A follower waits, or a socket with several of them."""
+        """Add a wait of a follower, or of a socket with several followers."""
         with self._changed:
             self._waiting[waiting] = time.monotonic() + seconds
             if len(self._waiting) == 1:
@@ -147,18 +148,18 @@ class Wake(Protocol):
     hub: Hub
 
     def ensure_registered(self, incarnation: str) -> float:
-        """On return, every append to the stream wakes its followers, whichever process makes it.
-        Read the log after this, then wait, and read again after the seconds returned at the latest.
+        """Ensure that every later append of any process to the stream wakes its followers. The caller then
+        reads the log, waits, and reads again after the returned seconds at the latest.
 
         Raises Busy or OutcomeUnknown; a missing queue is not an error.
         """
 
     def close(self) -> None:
-        """Remove this process's queue and registrations: it ends."""
+        """Remove this process's queue and registrations, because the process ends."""
 
 
 class WakeByHub:
-    """Waking in the only process that writes: each commit tells its hub."""
+    """Waking if only this process writes: its commits wake the hub's followers."""
 
     def __init__(self) -> None:
         self.hub = Hub()
@@ -171,14 +172,15 @@ class WakeByHub:
 
 
 class Share(Protocol):
-    """Makes a blocking call from a coroutine. Callers that ask for the same name at once may share a call."""
+    """Makes a blocking call from a coroutine. Concurrent callers with the same name may share a call."""
 
     def __call__(self, name: Hashable, call: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The followers of a process share its storage, two ways to call that from a coroutine, and a `Wake`."""
+    """The objects that all followers of a process share: storage, two ways to call storage from a coroutine,
+    and a `Wake`."""
 
     stores: Stores
     run: Run
@@ -187,11 +189,10 @@ class Process:
 
 
 class SingleFlight:
-    """An append wakes every reader of a stream, and all of them want to read the same: one
-    call serves them all. Used from one event loop.
+    """Readers that an append wakes at once share a read. Used from one event loop.
 
-    A call starts only after the last of those who share it has asked for it, so what it reads is
-    never older than any of their requests. A later request gets a call of its own.
+    A shared call starts after the requests of all its readers, so its result is never older than a request. A
+    later request gets a call of its own.
     """
 
     def __init__(self, run: Run) -> None:
@@ -203,7 +204,7 @@ class SingleFlight:
         result = self._results.get(name)
         if result is None:
             result = self._results[name] = asyncio.get_running_loop().create_future()
-            # Readers are woken together, in one turn of the event loop; a task begins in the next.
+            # Readers are woken in one turn of the event loop; the task begins in the next.
             task = asyncio.create_task(self._make(name, call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -211,22 +212,22 @@ class SingleFlight:
         try:
             return await asyncio.shield(result)
         finally:
-            del result  # Else it is in a cycle with its failure's traceback; so below.
+            del result  # Else the future and the traceback of its error form a cycle (also below).
 
     async def _make(self, name: Hashable, call: Callable[[], Any]) -> None:
         result = self._results.pop(name)
         try:
             result.set_result(await self._run(call))
-        except Exception as failure:  # noqa: BLE001 - whatever it is, each reader must be told
+        except Exception as failure:  # noqa: BLE001 - every reader must get the error
             result.set_exception(failure)
-            result.exception()  # Perhaps every reader has been cancelled.
+            result.exception()  # Marks the error as retrieved: all readers may have been cancelled.
         del result
 
 
 async def read_or_wait(
     process: Process, key: StreamKey, read_from: ReadFrom, cursor: int | None, wait_seconds: float
 ) -> Reading:
-    """Read the data at the offset, or wait up to `wait_seconds` for it.
+    """Read the data at the offset, or wait up to `wait_seconds` for data.
 
     Raises as `read`, and StreamNotFound if the stream ends while the request waits.
     """
@@ -239,11 +240,10 @@ async def read_or_wait(
 
 
 class LiveRead(Follower):
-    """One request that follows a stream from where `reading` ended.
+    """A request that follows a stream after `reading`: a loop of reads and waits.
 
-    It reads, waits until it is woken, and reads again. Before it reads at the tail it makes sure that
-    appends wake it, and after its last wait it reads once more: with that order no append goes
-    unnoticed.
+    The order ensures that no append goes unnoticed: register before reading at the tail, and read once more
+    after the last wait.
     """
 
     def __init__(self, process: Process, reading: Reading, *, small: bool = False) -> None:
@@ -251,9 +251,9 @@ class LiveRead(Follower):
         self._process = process
         self._small = small
         self._wakes = asyncio.Event()
-        #: When it reads although nothing has woken it, by the monotonic clock.
+        #: The time of the next read without a wake, by the monotonic clock.
         self._read_at = -math.inf
-        #: When the wait for what comes next began.
+        #: The time since which this read waits for new data.
         self._since_ms = math.inf
         self._go_on(reading)
 
@@ -261,8 +261,8 @@ class LiveRead(Follower):
         self._wakes.set()
 
     async def next(self, until: float) -> Reading | None:
-        """The next page with news, or None at `until`, by the monotonic clock.
-        Raises StreamNotFound when the stream ends without being closed."""
+        """The next page with news, or None at `until`, by the monotonic clock. Raises StreamNotFound when the
+        stream is deleted or expires."""
         while True:
             if (self._woken or (self._small and not self._at_tail)) and (recent := self._recent()):
                 return recent
@@ -277,11 +277,11 @@ class LiveRead(Follower):
             await self._wait(min(until, self._read_at) - now)
 
     async def latest(self) -> Reading:
-        """The current end of the stream: read after the last wait has ended."""
+        """The current end of the stream, read after the last wait."""
         return await self._read() if self._has_waited else self._place
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for at most `seconds` until it is woken, and not at all if it was since the last wait."""
+        """Wait until woken, at most `seconds`. Returns at once after a wake since the last wait."""
         self._has_waited = True
         if not self._wakes.is_set():
             self._hub.start_waiting(self, seconds)
@@ -295,12 +295,12 @@ class LiveRead(Follower):
         self._wakes.clear()
 
     def _recent(self) -> Reading | None:
-        """The data that this process has written or read already. It needs no storage call, because a batch
-        never changes. Other processes may have written since, so the next step is to read. Only a request
-        that was woken here knows that the page reaches the tail."""
+        """A page of the data that this process has written or read already, or None. Batches never change, so
+        this takes no storage call. Other processes may have written since, so the next step is a read. The
+        page is known to reach the tail only if this request was woken."""
         record, start = self._place.record, self.offset
         if start < record.compacted:
-            return None  # What was kept may be from before the compaction.
+            return None  # The remembered batches may be older than the compaction.
         limit_bytes = SMALL_PAGE_BYTES if self._small else PAGE_BYTES
         batches = self._process.stores.recent.chain(record.incarnation, start, limit_bytes)
         if not batches:
@@ -309,13 +309,13 @@ class LiveRead(Follower):
         if batches[-1].end - start > limit_bytes and len(batches) > 1:
             batches.pop()
         self._read_at = -math.inf
-        closed = batches[-1].after.closed  # Nothing follows it; a read behind it would not find it again.
+        closed = batches[-1].after.closed  # A read after the closing batch would not find the closure.
         return self._go_on(Reading(record, Page(start, tuple(batches), at_tail or closed, closed)))
 
     async def _read(self) -> Reading:
         process, place = self._process, self._place
         if self._renew_at_ms is not None and process.stores.clock_ms() >= self._renew_at_ms:
-            # One renewal for all readers, whatever they read next.
+            # All readers share the renewal, at any offset.
             renew = partial(renew_while_waiting, process.stores, place.record)
             place = replace(place, record=await process.share(("renew", place.record.incarnation), renew))
         name = (place.record.incarnation, self.offset, self._at_tail, self._small)
@@ -326,7 +326,7 @@ class LiveRead(Follower):
         return self._go_on(reading)
 
     def _go_on(self, reading: Reading) -> Reading:
-        """Go on behind `reading`, which is returned."""
+        """Move to the end of `reading`, and return it."""
         batches, now_ms = reading.page.batches, self._process.stores.clock_ms()
         if batches and batches[0].time_ms >= self._since_ms:
             PROCESS.observe(WAKE_SECONDS, max(0, now_ms - batches[0].time_ms) / 1000)
@@ -335,7 +335,7 @@ class LiveRead(Follower):
         record, self.offset = self._place.record, self._place.page.start
         self.incarnation = record.incarnation
         self._renew_at_ms = renew_waiting_at_ms(record.expiry, record.used_ms)
-        if self._renew_at_ms is not None:  # The end of a sliding window wakes nobody.
+        if self._renew_at_ms is not None:  # The end of a sliding expiry wakes no reader.
             renew_seconds = max(0, self._renew_at_ms - now_ms) / 1000
             self._read_at = min(self._read_at, time.monotonic() + renew_seconds)
         return reading
@@ -344,16 +344,16 @@ class LiveRead(Follower):
 def register_and_read(
     stores: Stores, wake: Wake | None, place: Reading, *, small: bool = False
 ) -> tuple[Reading, float]:
-    """Register this process for later appends, unless the reader is still behind (`wake` is None); then read
-    the data after `place`. Also returns the most seconds until the next read.
-    Raises StreamNotFound or SoftDeleted."""
+    """Register this process for later appends, unless the reader is not at the tail yet (`wake` is None);
+    then read the data after `place`. Also returns the most seconds until the next read. Raises StreamNotFound
+    or SoftDeleted."""
     seconds = wake.ensure_registered(place.record.incarnation) if wake else 0.0
     return read_on(stores, place, small=small), seconds
 
 
 class Watch(Follower):
-    """One stream that a socket watches. It calls `moved` when the tail may have moved, and not before the
-    watch is answered. Its `offset` is the tail that the client was told last."""
+    """A stream that a socket watches. The watch calls `moved` when the tail may have moved, but not before
+    `answered` was called. `offset` is the last tail that the client got."""
 
     __slots__ = (
         "_is_answered",
@@ -376,7 +376,7 @@ class Watch(Follower):
         self.name = name
         self._moved = moved
         self._record: StreamRecord | None = None
-        #: When the lease ends, by the monotonic clock.
+        #: The end of the lease, by the monotonic clock.
         self.ends_at = 0.0
         self._is_answered = self._was_woken = False
         self._timer: asyncio.TimerHandle | None = None
@@ -402,13 +402,13 @@ class Watch(Follower):
         return watched
 
     def answered(self, ends_at: float) -> None:
-        """The client has the answer. From now on it is told when the tail moves, and at once if it has."""
+        """Begin to call `moved`, at once if the tail has moved: the client has the answer to its request."""
         self.ends_at, self._is_answered = ends_at, True
         if self._was_woken:
             self._moved(self)
 
     async def message(self) -> Message | None:
-        """Read the tail again. Returns None if the client knows it. Raises ProtocolError."""
+        """Read the tail again. Returns None if the client knows the tail. Raises ProtocolError."""
         stores, wake, record = self._process.stores, self._process.wake, self._record
         assert record is not None, "it has begun"
         told = self.offset if self._wants_data else None
@@ -427,7 +427,7 @@ class Watch(Follower):
         return news_message(self.name, tail, news)
 
     def _read_in(self, seconds: float) -> None:
-        """Read the tail again after these seconds: appends of other processes may go unnoticed."""
+        """Read the tail again after these seconds, because appends of other processes may go unnoticed."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds > MAX_LEASE_SECONDS else self.loop.call_later(seconds, self.wake)

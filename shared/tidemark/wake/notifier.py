@@ -1,8 +1,8 @@
-"""The notifier: from the table's stream records to the queues of the processes that wait, and to the
-connections that watch; and the sweep, which removes what such processes have left behind.
+"""The notifier: sends wake messages for the table's stream records to the queues of waiting processes, and
+messages to the sockets that watch; and the sweep, which removes leftover registrations and queues.
 
-A record says only which log has grown. Nothing else is read from it, so order and duplicates among
-records do not matter, and every batch of records may be processed again.
+A record only names the log that has grown. The order of records and duplicates therefore do not matter, and
+every batch of records may be processed again.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from tidemark.service.stores import Threads
 from tidemark.wake.queue import WakeMessage, encode_message
 
 TELLING_SECONDS: Final = 3.0
-#: The notifier has others to tell: three attempts within a second, where API Gateway answers at once.
+#: Three attempts within a second, if API Gateway answers at once: other waiters must not wait for long.
 _PROMPT: Final = RetryPolicy(3, 3.0, lambda failed: 0.2 * failed)
 
 
 class SocketGone(Exception):
-    """The client has closed the connection, or API Gateway has."""
+    """The client or API Gateway has closed the connection."""
 
 
 class SocketUnavailable(Failure):
-    """API Gateway did not answer, or refused; the cause is attached, or the message says why."""
+    """API Gateway did not answer, or refused. The cause or the message has the reason."""
 
 
 class SocketApi:
-    """One WebSocket API, by the ids of its connections. Safe to share between threads. A reader may be one of
-    ten thousand at a stream, so this is not boto3's client (`aws/http.py`)."""
+    """A WebSocket API, whose connections are named by ids. Safe to share between threads. A stream may have
+    ten thousand readers, so this uses `aws/http.py` and not boto3, which is slower."""
 
     def __init__(self, http: Http, stage: str) -> None:
         self._http = http
@@ -58,10 +58,11 @@ class SocketApi:
         self.sleep: Callable[[float], None] = time.sleep
 
     def send(self, connection_id: str, frames: Sequence[str]) -> None:
-        """One call for each. Raises SocketGone, SocketUnavailable; some may have been sent then.
+        """Send the frames, with a call for each. Raises SocketGone, SocketUnavailable, maybe after some
+        frames.
 
-        A connection that cannot be told anything, as that of a client that does not read, is cut off: the
-        others that wait must not wait for it. A client that comes back watches again, and misses nothing."""
+        A connection that does not take frames, such as one whose client does not read, is closed, so that it
+        does not delay other waiters. A client that reconnects watches again and misses nothing."""
         path = self._path + quote(connection_id, safe="")
         try:
             for frame in frames:
@@ -93,19 +94,20 @@ def connect_sockets(account: Account, endpoint: str) -> SocketApi:
     return SocketApi(BlockingHttp(account.sockets(endpoint), TELLING_SECONDS), urlsplit(endpoint).path)
 
 
-#: Many threads, because a stream may have a thousand queues, and a thread that sends mostly waits.
+#: Many threads, because a stream may have a thousand queues, and a sending thread mostly waits.
 _THREADS: Final = 32
-#: After this time no socket is told; the batch of records is retried. Other streams wait for the same batch.
+#: Milliseconds after which no more sockets get messages, because other streams wait for the same batch of
+#: records. The batch is retried.
 SOCKETS_MS: Final = 15_000
 
 Failures = dict[str, Exception]
-"""The errors, by log: the records of these logs must be delivered again."""
+"""Errors by log. The records of these logs must be delivered again."""
 
 
 def message_from_record(record: Mapping[str, Any]) -> WakeMessage | None:
-    """The wake message for a stream record; None if the record is not a new batch.
+    """The wake message for a stream record, or None if the record is not a new batch.
 
-    Raises KeyError, ValueError for what is not a record of the table.
+    Raises KeyError, ValueError if the mapping is not a record of the table.
     """
     keys = record["dynamodb"]["Keys"]
     pk: str = keys["pk"]["S"]
@@ -115,13 +117,13 @@ def message_from_record(record: Mapping[str, Any]) -> WakeMessage | None:
 
 
 def newest_of(messages: Iterable[WakeMessage]) -> list[WakeMessage]:
-    """The message with the highest offset of each log, which makes the earlier ones needless."""
+    """The message with the highest offset of each log, which replaces the earlier ones."""
     return list({each.log_pk: each for each in sorted(messages, key=lambda each: each.start)}.values())
 
 
 class _Wake(NamedTuple):
-    """A waiter to tell of a log. `tail` is None if the stream has ended, and for queues. `news` are the data
-    before it, if the waiter wants them."""
+    """A wake for a waiter. `tail` is None for queues, and if the stream has ended. `news` are the data before
+    the tail, if the waiter wants data."""
 
     log_pk: str
     start: int
@@ -144,8 +146,9 @@ class _Wake(NamedTuple):
 
 
 class Notifier:
-    """Tells waiters of new batches. However many records there are: one query for each log, another one if a
-    socket watches it, one send for each queue and socket. `sockets` is None without a WebSocket API."""
+    """Wakes the waiters for new batches. The cost does not grow with the number of records: a query for each
+    log, another one if a socket watches the log, and a send for each queue and socket. `sockets` is None
+    without a WebSocket API."""
 
     def __init__(
         self, table: Table, queues: Queues, clock_ms: Callable[[], int], sockets: SocketApi | None = None
@@ -157,7 +160,7 @@ class Notifier:
         self._threads = Threads(_THREADS)
 
     def notify(self, messages: Iterable[WakeMessage]) -> Failures:
-        """Tell all who wait for these logs."""
+        """Wake all waiters of these logs."""
         until_ms = self._clock_ms() + SOCKETS_MS
         failures: Failures = {}
         messages = list(messages)
@@ -168,8 +171,8 @@ class Notifier:
         by_receiver: dict[str, list[_Wake]] = defaultdict(list)
         for wake in chain.from_iterable(found):
             by_receiver[wake.waiter.address].append(wake)
-        # Queues come first: a queue has all readers of a process, which must not wait for sockets that hang.
-        # The order is random, so that the same sockets do not run out of time again.
+        # Queues come first: a queue serves all readers of a process, which must not wait for sockets that
+        # hang. The order is random, so that a retry does not run out of time at the same sockets.
         receivers = sorted(
             by_receiver.values(), key=lambda wakes: (wakes[0].waiter.is_socket, random.random())
         )
@@ -177,7 +180,7 @@ class Notifier:
         return failures
 
     def _load(self, message: WakeMessage, first: int, failures: Failures) -> list[_Wake]:
-        """The records tell of batches from `first` on."""
+        """Load the waiters, and the data from `first` on, where the first new batch begins."""
         try:
             pk = message.log_pk
             waiters = load_waiters(self._table, message.incarnation, self._clock_ms())
@@ -198,7 +201,7 @@ class Notifier:
             return []
 
     def _tell(self, wakes: Sequence[_Wake], failures: Failures, until_ms: int) -> None:
-        """Send the wakes of one receiver. If it is gone, its waiters are removed: that is no failure."""
+        """Send the wakes of one receiver. If the receiver is gone, remove its waiters: this is no failure."""
         try:
             try:
                 self._send(wakes, until_ms)
@@ -224,16 +227,17 @@ class Notifier:
 
 # --- the sweep ----------------------------------------------------------------------
 
-#: Ten times the life of a registration. A queue gets its first registration long before it is this old.
+#: Age from which a queue without a registration is an orphan, in milliseconds: ten times the life of a
+#: registration.
 ORPHAN_MS: Final = 10 * 60 * 1000
-#: When the sweep removes a lapsed item itself. DynamoDB removes most within minutes, at no cost; some engines
-#: never do, and then a removal costs less than reading the item in every round.
+#: Milliseconds after which the sweep removes a lapsed item. DynamoDB removes most items within minutes at no
+#: cost. Some engines never do, and then a removal costs less than reading the item in every round.
 LAPSED_MS: Final = 60 * 60 * 1000
 
 
 @dataclass(slots=True)
 class QueuesSwept:
-    """Counts of what one run removed."""
+    """The numbers of waiters and queues that a run removed."""
 
     waiters: int = 0
     queues: int = 0
@@ -242,10 +246,9 @@ class QueuesSwept:
 def sweep_queues(
     table: Table, queues: Queues, now_ms: int, has_time_left: Callable[[], bool] = lambda: True
 ) -> QueuesSwept:
-    """Remove lapsed registrations, and queues without a valid one that are old enough to have had one. A
-    process that was only suspended makes a new queue. While no queue is old, as in an idle stack, a run reads
-    one shard of the registrations. Safe to repeat, and to stop anywhere. Raises Busy, OutcomeUnknown,
-    QueueUnavailable."""
+    """Remove lapsed registrations, and old queues without a valid registration. A process that was only
+    suspended makes a new queue. If no queue is old, as in an idle stack, a run reads one shard of the
+    registrations. Safe to repeat, and to stop anywhere. Raises Busy, OutcomeUnknown, QueueUnavailable."""
     swept = QueuesSwept()
     in_use: set[str] = set()
     old = [url for url in queues.all() if now_ms - (queues.made_ms(url) or now_ms) >= ORPHAN_MS]

@@ -1,5 +1,5 @@
-"""Waking where other processes write too: a process registers with the streams that it follows, and a thread
-receives the wake messages of its own queue while a request waits."""
+"""Waking if other processes write too: a process registers with the streams that it follows, and a thread
+receives the wake messages of the process's queue while a request waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NotAWakeMessage(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WakeMessage:
-    """`start` is where the newest batch begins: a reader that has read further needs no message."""
+    """`start` is the offset of the newest batch: a reader that has read further needs no message."""
 
     log_pk: str
     start: int
@@ -44,7 +44,7 @@ class WakeMessage:
 
 
 def encode_message(message: WakeMessage) -> str:
-    """Plain ASCII: a stream's name may hold characters that no queue accepts."""
+    """Encode as plain ASCII: a stream's name may hold characters that SQS refuses."""
     return json.dumps([message.log_pk, message.start], separators=(",", ":"))
 
 
@@ -59,23 +59,23 @@ def decode_message(body: str) -> WakeMessage:
     return WakeMessage(log_pk, start)
 
 
-#: How long a registration lasts. It is renewed after half of that time, and not for every request, so a
-#: process makes one or two writes for each stream in a minute of waiting.
+#: Life of a registration, in milliseconds. The first request after half of the life renews the registration,
+#: so that a process makes one or two writes for each stream in a minute of waiting.
 LIFE_MS: Final = 60_000
 RENEW_MS: Final = LIFE_MS // 2
 
 
 @dataclass(slots=True)
 class _Registration:
-    """A registration is written under its lock, so that many requests at once make one write."""
+    """A registration. Its lock makes concurrent requests share a write."""
 
     until_ms: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Waiters:
-    """The registrations of this process. Safe to share between threads. Uses the wall clock, which
-    goes on while the process is frozen."""
+    """The registrations of this process. Safe to share between threads. Uses the wall clock, which goes on
+    while the process is suspended."""
 
     def __init__(self, table: Table, clock_ms: Callable[[], int]) -> None:
         self._table = table
@@ -84,7 +84,7 @@ class Waiters:
         self._lock = threading.Lock()
 
     def ensure(self, incarnation: str, queue_url: str) -> None:
-        """On return the registration is in the table and has at least half of its life left."""
+        """Write the registration unless it has at least half of its life left."""
         with self._lock:
             found = self._registrations.setdefault((incarnation, queue_url), _Registration())
         with found.lock:
@@ -108,13 +108,13 @@ class Waiters:
 
 _log = logging.getLogger("tidemark")
 
-#: For this long after its creation, a queue may not be known everywhere in SQS.
+#: Seconds after its creation within which some of SQS's servers may not know a queue.
 SETTLING_SECONDS: Final = 1.0
-#: How often an idle thread checks whether another one has replaced it.
+#: Seconds after which an idle thread checks whether another thread has replaced it.
 IDLE_SECONDS: Final = 60.0
-#: After a failure: the time before the next receive, and before another queue is made.
+#: Seconds between a failure and the next receive, or the next attempt to make a queue.
 RETRY_SECONDS: Final = 1.0
-#: A receive that is this late does not return: the process was frozen during it.
+#: A receive that is this many milliseconds late never returns, because the process was suspended meanwhile.
 _LATE_MS: Final = 3000
 
 
@@ -127,14 +127,13 @@ class OwnQueue:
 
     @property
     def settling_seconds(self) -> float:
-        """How much of its first second is left."""
+        """The rest of the queue's first second."""
         return max(0.0, self.settled_at - time.monotonic())
 
 
 class Receiver:
-    """Wakes the hub's followers for which a message arrives in the queue, and all of them if none arrives.
-
-    Every follower also reads the log by itself: a lost wake message delays it by one receive at most.
+    """Wakes the hub's followers when a message for their stream arrives in the queue. A receive without
+    messages wakes all followers, so a lost wake message delays a follower by one receive at most.
     """
 
     def __init__(
@@ -158,8 +157,8 @@ class Receiver:
         self._closed = False
 
     def queue(self) -> OwnQueue:
-        """This process's queue. The first request that waits makes it, because a snapshot of a fresh
-        process must not hold one. Raises QueueUnavailable."""
+        """This process's queue. The first waiting request makes the queue, because a snapshot of a fresh
+        process (Lambda SnapStart) must not contain one. Raises QueueUnavailable."""
         with self._lock:
             if self._queue is None:
                 if self._closed:
@@ -169,13 +168,14 @@ class Receiver:
                 try:
                     url = self._queues.create(self._clock_ms())
                 finally:
-                    # Counted from its end: an attempt may take long to fail, and the next must not wait too.
+                    # Counted from the end of the attempt, which may take long to fail: the next request must
+                    # not wait too.
                     self._create_after = time.monotonic() + RETRY_SECONDS
                 self._queue = OwnQueue(url, time.monotonic() + SETTLING_SECONDS)
             return self._queue
 
     def ensure_running(self) -> None:
-        """Start a listening thread, if there is none or it is stuck. Called before a request waits."""
+        """Start a listening thread if there is none, or if it is stuck. Called before a request waits."""
         with self._lock:
             is_alive = self._thread is not None and self._thread.is_alive()
             if self._closed or (is_alive and self._clock_ms() < self._late_after_ms):
@@ -188,7 +188,7 @@ class Receiver:
         return self._thread is threading.current_thread() and not self._closed
 
     def _listen(self) -> None:
-        """Receive again and again, each time no longer than the last waiting request waits."""
+        """Receive in a loop. A receive lasts no longer than the longest wait of a request."""
         while self._is_current():
             wait_seconds = self._hub.longest_wait_seconds(IDLE_SECONDS)
             if wait_seconds is None:
@@ -197,7 +197,7 @@ class Receiver:
                 bodies = self._receive(min(math.ceil(wait_seconds), self._receive_seconds))
             except QueueGone:
                 self._wake_all()
-            except Exception as failure:  # noqa: BLE001 - whatever it is, readers must not wait for this thread
+            except Exception as failure:  # noqa: BLE001 - readers must not wait for this thread
                 if self._closed:
                     return
                 if not self._failing:
@@ -216,8 +216,8 @@ class Receiver:
                     self._wake_all()
 
     def _receive(self, seconds: int) -> list[str]:
-        """Receive once. Raises QueueGone if the queue was removed: then each request that still waits
-        registers with a new queue and reads the log."""
+        """Receive once. Raises QueueGone if the queue was removed; the waiting requests then register with a
+        new queue and read the log."""
         queue = self.queue()
         time.sleep(queue.settling_seconds)
         self._late_after_ms = self._clock_ms() + seconds * 1000 + _LATE_MS
@@ -246,17 +246,17 @@ class Receiver:
                 self._queues.delete(queue.url)
 
 
-#: How often a follower reads the log while a new queue is not known everywhere, and while no queue can be
-#: made.
+#: Seconds between a follower's reads of the log while SQS may not know the new queue everywhere.
 NEW_QUEUE_SECONDS: Final = 0.1
+#: Seconds between a follower's reads of the log while no queue can be made.
 NO_QUEUE_SECONDS: Final = 1.0
-#: A follower that is not woken for the length of a receive and these seconds reads the log by itself: the
-#: thread that should wake it may have died.
+#: Seconds, after the length of a receive, in which a follower must be woken. Otherwise it reads the log by
+#: itself, because the listening thread may have died.
 _OVERDUE_SECONDS: Final = 4.0
 
 
 class WakeByQueue:
-    """Waking where other processes write too: the notifier sends their appends to this process's queue."""
+    """Waking if other processes write too: the notifier sends wake messages to this process's queue."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class WakeByQueue:
         return NEW_QUEUE_SECONDS if queue.settling_seconds else self._read_seconds
 
     def close(self) -> None:
-        """A registration that cannot be removed now lapses."""
+        """Remove queue and registrations. A registration that cannot be removed lapses."""
         self._receiver.close()
         with suppress(ProtocolError):
             self._waiters.withdraw()
