@@ -212,7 +212,7 @@ class Database:
 
     async def turn(self, call: Callable[[], _T]) -> _T:
         """Make a call of any number of operations, which must not block. Return the result when committed.
-        Raises the call's errors, and StorageUnavailable or OutcomeUnknown if the turn is not committed."""
+        Raises the call's errors; StorageUnavailable or OutcomeUnknown if the turn is not committed."""
         pause = _FIRST_PAUSE_SECONDS
         while self._turns.loop is not None:
             try:
@@ -253,7 +253,7 @@ class Database:
         del turn, call
 
     def _make(self, call: Call) -> None:
-        """Make one call of a turn. If the turn is rolled back meanwhile, it fails even if it returns."""
+        """Make a call of a turn. If the turn is rolled back meanwhile, the call fails although it returns."""
         self._call = call
         try:
             call.result = call.make()

@@ -1,6 +1,6 @@
-"""The protocol over HTTP: the only place that knows the web framework.
+"""The protocol over HTTP: the only package that imports the web framework.
 
 `app` makes the applications, and `paths` finds the operation of a request. `streams`, `buckets`, `catalog`,
-`subscriptions` and `pages` have the handlers, and `socket` answers messages of sockets. `dependencies` says
-what a token must grant, and `security` checks that it does. The server and the functions import it.
+`subscriptions` and `pages` have the handlers, and `socket` answers messages of sockets. `dependencies`
+declares the required scopes, and `security` checks them. The server and the functions import this package.
 """

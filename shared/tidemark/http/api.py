@@ -1,4 +1,4 @@
-"""FastAPI's routes, of all areas but the operations of a stream; and the OpenAPI document of both."""
+"""FastAPI's routes for everything but the operations of a stream, and the OpenAPI document of all routes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ router: Final = APIRouter(tags=["server"])
 
 
 def routes() -> list[APIRoute]:
-    """In the order in which their paths are compared."""
+    """The routes, in the order in which a path is matched against them."""
     areas = (subscriptions.router, catalog.router, pages.console_router, pages.router, router, buckets.router)
     found = [each for area in areas for each in area.routes if isinstance(each, APIRoute)]
     for each in found:
@@ -51,9 +51,8 @@ def control_operations() -> list[Operation]:
 
 
 def controlled(route: APIRoute) -> ASGIApp:
-    """The route behind the rules that hold for each of them: a parameter is given once, and a body is JSON
-    within the limit of an append's. The answer describes this moment, so no cache keeps it unless the handler
-    says so."""
+    """The route with the rules of all routes: each query parameter occurs once, and a body is JSON of at most
+    the size of an append. Responses get `no-store` unless the handler sets Cache-Control."""
     app, takes_body = AsyncExitStackMiddleware(route.app), route.body_field is not None
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,8 +77,8 @@ def controlled(route: APIRoute) -> ASGIApp:
 
 
 async def read_json(request: Request) -> bytes:
-    """The body. FastAPI parses it with Python's own parser, which takes more than JSON: other encodings, and
-    NaN. Raises InvalidSubscription, PayloadTooLarge, UnsupportedEncoding."""
+    """Read the body and check that it is JSON. FastAPI's parser, which is Python's, would also accept NaN and
+    other encodings than UTF-8. Raises InvalidSubscription, PayloadTooLarge, UnsupportedEncoding."""
     body = await read_body(request)
     sent = request.headers.get("Content-Type", "")
     essence = sent.partition(";")[0].strip().lower()
@@ -93,7 +92,7 @@ async def read_json(request: Request) -> bytes:
 
 
 def refused_input(error: RequestValidationError) -> ProtocolError:
-    """Says which parameter, or which member of the body, is wrong. Only subscriptions take such a body."""
+    """Make an error that names the wrong parameter or member of the body, which only subscriptions have."""
     first = error.errors()[0]
     place, *names = first["loc"]
     name = ".".join(map(str, names))
@@ -105,11 +104,11 @@ def refused_input(error: RequestValidationError) -> ProtocolError:
 
 
 def _documented() -> None:
-    """In place of a stream's handler: its parameters are not FastAPI's."""
+    """Stand in for a stream's handler, whose parameters FastAPI does not understand."""
 
 
 def _stream_routes() -> list[APIRoute]:
-    """The operations of a stream, for the document alone: `streams.py` serves them."""
+    """The operations of a stream, only for the document: `streams.py` serves them."""
     return [
         APIRoute(
             path,

@@ -1,4 +1,4 @@
-"""The applications, behind what every request passes: headers, limits, authorization."""
+"""The applications, wrapped in the middleware of every request: headers, limits, authorization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemark.protocol.errors import RateLimitExceeded
 
 
 class TokenBucket:
-    """Gains `per_second` tokens a second, up to one second's worth. Used from one event loop."""
+    """Gains `per_second` tokens a second, and holds one second's worth. Used from one event loop."""
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
@@ -31,7 +31,7 @@ class TokenBucket:
         self._filled_at = clock()
 
     def take(self) -> float:
-        """0 where there was a token; else the seconds until there is one."""
+        """Take a token and return 0; without a token, return the seconds until there is one."""
         now = self._clock()
         self._tokens = min(self._holds, self._tokens + (now - self._filled_at) * self._per_second)
         self._filled_at = now
@@ -42,7 +42,7 @@ class TokenBucket:
 
 
 class RateLimited:
-    """ASGI middleware. A refused request costs nothing: neither keys nor storage are used."""
+    """ASGI middleware that limits the rate of requests, before keys or storage are used."""
 
     def __init__(self, app: ASGIApp, bucket: TokenBucket) -> None:
         self._app = app
@@ -56,11 +56,12 @@ class RateLimited:
         return (rejection or self._app)(scope, receive, send)
 
 
-#: A body of so many bytes always fits: its connection has as large a buffer anyhow, and small appends do not
+#: Bodies up to this size need no room: the connection's buffer is as large anyhow, and small appends must not
 #: wait for large ones.
 SMALL_BODY_BYTES: Final = 64 * 1024
-#: The bytes of larger bodies in memory at once. Each is there some three times while it is packed and stored,
-#: one after the other: more of them at once are no faster, but every other request waits for all of them.
+#: The most bytes of larger bodies in memory at once. Memory holds about 3 copies of a body while it is packed
+#: and stored. Storage handles large bodies one after the other, so a higher limit gains no speed, and every
+#: other request would wait longer.
 MAX_HELD_BYTES: Final = 16 * MAX_BODY_BYTES
 _TOO_MANY_BODIES: Final = (
     f"Too many large bodies at once: this server takes {MAX_HELD_BYTES // MAX_BODY_BYTES} of "
@@ -69,10 +70,10 @@ _TOO_MANY_BODIES: Final = (
 
 
 class BodiesAtOnce:
-    """ASGI middleware. A large body has its room until its response is sent or the handler gives it back; one
-    of unknown length as much as the largest. Without room the request gets 429 when the application asks for
-    the body. A client that sends it without asking (RFC 9110 §10.1.1) reads no response before: it is dropped
-    as it comes."""
+    """ASGI middleware that limits the memory for large bodies. A body reserves its length, or the maximum if
+    the length is unknown, until the response is sent or the handler releases it. If too little is left, the
+    request gets 429 when the application reads the body. A client without `Expect: 100-continue` (RFC 9110
+    §10.1.1) reads a response only after it has sent the body, so that body is read and dropped first."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -116,7 +117,7 @@ class BodiesAtOnce:
 
 
 def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
-    """`with_metrics` shows the process's numbers at `/v1/metrics`, `/v1/rates` and `/v1/traffic`."""
+    """Make the application of a server. `with_metrics` adds `/v1/metrics`, `/v1/rates` and `/v1/traffic`."""
     from tidemark.http.api import control_operations
     from tidemark.http.compression import Compressed
     from tidemark.http.proxy import proxy_operations
@@ -129,7 +130,8 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
 
 
 def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGIApp:
-    """The operations of a stream, and FastAPI with the first request for anything else (`streams.py`)."""
+    """Make the application of a function: the operations of a stream. FastAPI is imported with the first
+    request for another path (`streams.py`)."""
 
     def load_more() -> list[Operation]:
         from tidemark.http.api import control_operations
@@ -143,10 +145,10 @@ def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGI
 
 
 def guarded(app: ASGIApp, backend: Backend, find: Find) -> ResponseHeaders:
-    """The application behind the checks that the settings switch on. Without keys everybody may
-    use it: a deployed function calls `check_not_open` first.
+    """Wrap the application in the checks that the settings turn on. Without keys the application is open to
+    everybody, so a deployed function calls `check_not_open` first.
 
-    The imports are here because the libraries add a tenth of a second to a cold start.
+    The imports are here because the libraries add 0.1 s to a cold start.
     """
     settings = backend.settings.authorization
     if settings.is_on:

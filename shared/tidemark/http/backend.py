@@ -1,4 +1,4 @@
-"""The dependencies of the routes, and the ways to run storage calls."""
+"""The services that the handlers use, and three ways to run storage calls."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
-#: Seconds that the request under way has waited for storage so far.
+#: Seconds that the current request has waited for storage.
 SPENT_IN_STORAGE: Final[ContextVar[list[float] | None]] = ContextVar("spent_in_storage", default=None)
 
 
 def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The same call, whose time counts as storage."""
+    """Wrap a call so that its duration counts as time in storage."""
 
     async def calling(*arguments: Any) -> Any:
         started = perf_counter()
@@ -51,15 +51,15 @@ def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     return calling
 
 
-#: How many storage calls a process that serves many requests makes at once.
+#: The most concurrent storage calls of a process that serves many requests.
 _THREADS = 64
-#: How many event streams read their first page at once.
+#: The most event streams that read their first page at once.
 _FIRST_PAGES = 8
 
 
 class CommitAppend(Protocol):
-    """Commits one append, or raises the ProtocolError that refuses it. `left` returns once the client has
-    hung up: an append that still waits for its turn is then not sent."""
+    """Commits one append, or raises the ProtocolError that refuses it. `left` returns when the client has
+    disconnected: an append that still waits for its turn is then cancelled."""
 
     def __call__(
         self, key: StreamKey, request: AppendRequest, left: Left | None = None, /
@@ -68,27 +68,28 @@ class CommitAppend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend(Process):
-    """The dependencies of an application's routes."""
+    """The services that an application's handlers use."""
 
     settings: Settings
     append: CommitAppend
-    #: Asks storage for nothing, where it is this process's own; raises where it does not answer.
+    #: Probes storage that is part of this process, and raises if storage does not answer; None on AWS.
     probe: Callable[[], object] | None = None
-    #: Begins a call of the durable proxy elsewhere; in this process where there is none.
+    #: Starts a call of the durable proxy in another function; None: the call runs in this process.
     start: Callable[[UpstreamRequest], Awaitable[None]] | None = None
-    #: The calls of the durable proxy in this process.
+    #: Running calls of the durable proxy in this process.
     calling: set[asyncio.Task[None]] = field(default_factory=set)
-    #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
+    #: Limits the first pages in memory if many event streams begin at once.
     first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
 
     def call(
         self, operation: Callable[Concatenate[Stores, _P], _T], /, *args: _P.args, **names: _P.kwargs
     ) -> Awaitable[_T]:
-        """One operation of `service/`, on the stores."""
+        """Run an operation of `service/` on the stores."""
         return self.run(partial(operation, self.stores, *args, **names))
 
     async def close(self, seconds: float = 0.0) -> None:
-        """Calls of the durable proxy go on for at most `seconds`; then their answers end as cut off."""
+        """Wait at most `seconds` for calls of the durable proxy, then cancel them: their streams end as cut
+        off."""
         if self.calling:
             await asyncio.wait(self.calling, timeout=seconds)
         for task in self.calling:
@@ -108,7 +109,7 @@ def make_wake(stores: Stores, settings: Settings) -> WakeByQueue:
 
 
 def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
-    """The backend of a Lambda function: it has one request at a time, so threads would gain nothing."""
+    """The backend of a Lambda function, without threads, because it serves one request at a time."""
 
     async def call_directly(call: Callable[[], _T], /) -> _T:
         return call()
@@ -129,8 +130,8 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
 def in_turns(
     stores: Stores, settings: Settings, run: Run, wake: Wake, probe: Callable[[], object]
 ) -> Backend:
-    """The backend of a server with the embedded engine: `run` makes one call after the other, and each commit
-    wakes the followers."""
+    """The backend of a server with the embedded engine: `run` makes one call after the other, and the engine
+    wakes the followers after each commit."""
     from tidemark.service.group_commit import GroupCommit
 
     group_commit = GroupCommit(stores, run, committed=lambda _: None)
@@ -139,8 +140,8 @@ def in_turns(
 
 
 def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
-    """The backend of a server in front of AWS: it commits appends in groups, wakes its followers directly,
-    and calls storage on threads."""
+    """The backend of a server whose storage is on AWS: group commit, direct wake-ups of its own followers,
+    and storage calls on threads."""
     from tidemark.service.group_commit import GroupCommit
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark")

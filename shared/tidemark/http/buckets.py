@@ -1,7 +1,4 @@
-"""The bucket surface: buckets, snapshots and the bootstrap (extensions §1 and §2).
-
-All responses describe this moment, so none is cached.
-"""
+"""The bucket surface: buckets, snapshots and the bootstrap (extensions §1 and §2). No response is cached."""
 
 from __future__ import annotations
 
@@ -39,11 +36,11 @@ _READ: Final = [Security(dependencies.STREAM_IN_BUCKET, scopes=["read"])]
 #: A snapshot makes older data unreadable, so publishing takes the right to manage, not to write.
 _MANAGE: Final = [Security(dependencies.STREAM_IN_BUCKET, scopes=["manage"])]
 
-_WAY_OUT = "; POST to this path followed by /upload says where to put a larger snapshot"
+_WAY_OUT = "; POST to this path followed by /upload returns a URL to which you can PUT a larger snapshot"
 
 
 async def offset_in_path(at: str) -> int:
-    """A snapshot's. Raises Malformed."""
+    """Parse a snapshot's offset. Raises Malformed."""
     return rules.parse_snapshot_offset(at)
 
 
@@ -63,10 +60,10 @@ async def parse_publish(request: Request, offset: int) -> snapshots.PublishReque
 
 
 async def parse_bucket_creation(request: Request, bucket: str) -> tuple[Retention, Compaction | None]:
-    """A bucket takes no body, and of a stream's headers only the settings that its streams get. A request
-    with other headers was meant for a stream: a forgotten `/v1/stream` does not create a bucket. So was one
-    with a content type from `fetch`, which the official clients and their command line send. Raises
-    Malformed."""
+    """Parse the settings that the bucket's streams get. A request with a body, another header of streams, or
+    a content type was meant for a stream, with `/v1/stream` forgotten, and must not create a bucket. Only
+    application/json is allowed, and only without `Sec-Fetch-Mode`, a header that `fetch` sends and so do the
+    official clients. Raises Malformed."""
     body_type = requests.parse_body_type(request)
     settings = set(map(str.lower, requests.SETTING_HEADERS))
     is_typed = body_type is not None and (not body_type.is_json or "sec-fetch-mode" in request.headers)
@@ -89,7 +86,7 @@ class UploadBegun(BaseModel):
     upload: Annotated[str, Field(description="Send it as `Snapshot-Upload` with the publish.")]
     method: Literal["PUT"] = "PUT"
     url: str
-    headers: Annotated[dict[str, str], Field(description="To send with the bytes.")] = PUT_HEADERS
+    headers: Annotated[dict[str, str], Field(description="Headers to send with the bytes.")] = PUT_HEADERS
     url_expires_at_ms: Milliseconds
     publish_before_ms: Milliseconds
     max_bytes: int = rules.MAX_UPLOAD_BYTES
@@ -107,7 +104,7 @@ def bucket_fields(record: BucketRecord) -> dict[str, Any]:
 
 
 def render_snapshot(reading: snapshots.SnapshotReading) -> Response:
-    """A redirect carries the same headers, because S3, where it leads, knows nothing of streams."""
+    """Render the snapshot, or a redirect to S3 with the stream's headers, because S3 sends none of them."""
     found, tail = reading.snapshot, reading.head.tail
     headers = _snapshot_offset(found) | {"Stream-Next-Offset": render_offset(found.offset)}
     if tail.offset == found.offset:
@@ -166,7 +163,7 @@ async def create_bucket(request: Request, backend: dependencies.Served, bucket: 
     responses=answers({200: ("The bucket exists.", *requests.SETTING_HEADERS)}),
 )
 async def describe_bucket(backend: dependencies.Served, bucket: str) -> Response:
-    """A bucket (extensions §1.3)."""
+    """Describe a bucket (extensions §1.3)."""
     found = await backend.call(buckets.describe_bucket, bucket)
     return JSONResponse(bucket_fields(found), headers=setting_headers(found.retention, found.compaction))
 
@@ -186,7 +183,7 @@ async def remove_bucket(backend: dependencies.Served, bucket: str) -> None:
 async def list_bucket(
     backend: dependencies.Served, bucket: str, page: dependencies.AskedPage
 ) -> StreamListing:
-    """The streams of a bucket, in the order of their names' bytes (extensions §1.4)."""
+    """List the streams of a bucket, ordered by the bytes of their names (extensions §1.4)."""
     return await stream_listing(backend, bucket, parse_listing(page.prefix, page.after, page.limit))
 
 
@@ -198,7 +195,7 @@ async def list_bucket(
     response_class=Response,
 )
 async def redirect_to_latest(backend: dependencies.Served, key: dependencies.StreamInPath) -> Response:
-    """Where the latest snapshot is (extensions §2.2)."""
+    """Redirect to the latest snapshot (extensions §2.2)."""
     latest = await backend.call(snapshots.latest_snapshot, key)
     return _redirect(f"snapshot/{render_offset(latest.offset)}", _snapshot_offset(latest))
 
@@ -219,7 +216,7 @@ async def redirect_to_latest(backend: dependencies.Served, key: dependencies.Str
 async def put_snapshot(
     request: Request, backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
 ) -> Response:
-    """Publish a snapshot; what lies before it can be read no more (extensions §2.1)."""
+    """Publish a snapshot. Messages before its offset can no longer be read (extensions §2.1)."""
     publish_request = await parse_publish(request, offset)
     published = await backend.call(snapshots.publish_snapshot, key, publish_request)
     return Response(status_code=204, headers=EMPTY | _snapshot_offset(published))
@@ -240,7 +237,7 @@ async def put_snapshot(
 async def get_snapshot(
     backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
 ) -> Response:
-    """A snapshot (extensions §2.3)."""
+    """Read a snapshot (extensions §2.3)."""
     return render_snapshot(await backend.call(snapshots.read_snapshot, key, offset))
 
 
@@ -271,7 +268,7 @@ async def remove_snapshot(
 async def prepare_upload(
     backend: dependencies.Served, key: dependencies.StreamInPath, offset: OffsetInPath
 ) -> UploadBegun:
-    """Where to put a snapshot that is too large for a request."""
+    """Begin the upload of a snapshot that is too large for one request, and get the URL for its bytes."""
     upload = await backend.call(snapshots.begin_upload, key, offset)
     return UploadBegun(
         upload=str(upload.id),
@@ -296,10 +293,10 @@ async def prepare_upload(
 async def get_bootstrap(
     request: Request, backend: dependencies.Served, key: dependencies.StreamInPath
 ) -> Response:
-    """The latest snapshot and the messages since, in one answer (extensions §3)."""
+    """Read the latest snapshot and all messages after it in one response (extensions §3)."""
     if "live" in request.query_params:  # Extensions §3.1.
-        raise Malformed("bootstrap is answered once; read on from its Stream-Next-Offset with live")
+        raise Malformed("bootstrap takes no live; read on from its Stream-Next-Offset with live")
     made = await backend.call(snapshots.bootstrap, key)
     render = partial(render_bootstrap, made)
-    # Rendering many parts takes long, so a thread does it.
+    # Rendering many parts is slow, so a thread does it.
     return await asyncio.to_thread(render) if len(made.parts) > snapshots.FEW_PARTS else render()

@@ -1,6 +1,6 @@
 """The catalog for people and monitors: listings, stats, start points, and a token's scopes.
 
-The protocol's own rules say what is wrong with a parameter, with the protocol's own errors.
+The rules of `protocol` check the parameters, not FastAPI, so that the errors are the protocol's.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Path = Annotated[str, Field(description="The stream's path in its URL.", example
 class CompactionModel(BaseModel):
     compact: Annotated[
         Literal["last-by-key"] | None,
-        Field(description="It keeps the last message of each key; null is all."),
+        Field(description="`last-by-key`: compaction keeps the last message of each key. Null: off."),
     ] = None
     compacted_offset: Annotated[
-        _Offset | None, Field(description="Below it, superseded messages are gone; null where none are.")
+        _Offset | None, Field(description="Superseded messages before it are gone; null if none are gone.")
     ] = None
 
 
@@ -58,13 +58,13 @@ class StreamFields(CompactionModel):
 
 
 class ListedStream(StreamFields):
-    """In a listing (extensions §1.4)."""
+    """A stream in a listing (extensions §1.4)."""
 
     tail_offset: int
     retained_offset: Annotated[_Offset, Field(description="The first offset that can be read.")]
-    etag: Annotated[str, Field(description="Of its tail, for `If-Match`.")]
+    etag: Annotated[str, Field(description="The tail's entity tag, for `If-Match`.")]
     expires_at_ms: Annotated[
-        int | None, Field(description="When it expires if nobody uses it; null is never.")
+        int | None, Field(description="When the stream expires if nobody uses it; null: never.")
     ]
 
 
@@ -79,7 +79,7 @@ class StreamListing(BaseModel):
 
 class ListedBucket(BaseModel):
     bucket_id: str
-    streams: Annotated[int, Field(description="It may count streams that have just expired.")]
+    streams: Annotated[int, Field(description="May include streams that have just expired.")]
     created_at_ms: Milliseconds
 
 
@@ -92,7 +92,7 @@ class BucketListingModel(BaseModel):
 
 
 class MessageCount(BaseModel):
-    """Counted where one query finds all batches; else estimated from the latest 500."""
+    """Counted if one query finds all batches; else estimated from the latest 500 batches."""
 
     count: int
     exact: bool
@@ -101,13 +101,15 @@ class MessageCount(BaseModel):
 class ExpiryModel(BaseModel):
     ttl_seconds: int | None
     expires_at: str | None
-    ends_at_ms: Annotated[int | None, Field(description="When it expires if nobody uses it until then.")]
+    ends_at_ms: Annotated[
+        int | None, Field(description="When the stream expires if nobody uses it until then.")
+    ]
 
 
 class ClosedBy(BaseModel):
     id: str
     epoch: int
-    seq: Annotated[int, Field(description="The last one accepted.")]
+    seq: Annotated[int, Field(description="The last accepted sequence number.")]
 
 
 class ListedProducer(ClosedBy):
@@ -132,55 +134,67 @@ class Stats(StreamFields):
     tail_offset: _Offset
     retained_offset: Annotated[_Offset, Field(description="The first offset that can be read.")]
     packed_offset: Annotated[
-        _Offset | None, Field(description="What lies before it is kept in packs; null where nothing is.")
+        _Offset | None, Field(description="Messages before it are stored in packs; null if none are.")
     ]
     bytes: Annotated[
-        int, Field(description="From the first retained offset to the tail, with what is compacted away.")
+        int,
+        Field(
+            description="Bytes from the retained offset to the tail, messages removed by compaction included."
+        ),
     ]
     messages: MessageCount
     expiry: ExpiryModel | None = None
-    closed_by: Annotated[ClosedBy | None, Field(description="The producer that closed it, if one did.")] = (
-        None
-    )
+    closed_by: Annotated[
+        ClosedBy | None, Field(description="The producer that closed the stream, if any.")
+    ] = None
     producers: list[ListedProducer]
     producers_complete: bool
     forked_from: ForkedFrom | None = None
-    forks: Annotated[int, Field(description="How many forks were made of it and still exist.")]
+    forks: Annotated[int, Field(description="The number of existing forks of the stream.")]
     snapshot: SnapshotModel | None = None
 
 
 class StartPointModel(BaseModel):
     offset: _Offset
-    messages: Annotated[int | None, Field(description="How many messages follow, where they were counted.")]
-    complete: Annotated[bool, Field(description="False where the batches are too large to count so many.")]
+    messages: Annotated[
+        int | None, Field(description="The number of messages that follow; null if not counted.")
+    ]
+    complete: Annotated[
+        bool, Field(description="False if the batches are too large to count all wanted messages.")
+    ]
 
 
 class TimesModel(BaseModel):
-    """The writes from `offset` to `end_offset`, in order, a member of each list for each of them."""
+    """The writes from `offset` to `end_offset`, in order. Each list has one member for each write."""
 
     offset: _Offset
-    end_offset: Annotated[_Offset, Field(description="Go on from here: `offset` where nothing follows that.")]
-    times_ms: Annotated[list[Milliseconds], Field(description="When it was written.")]
-    messages: Annotated[list[int], Field(description="Its messages, or appends where it is not JSON.")]
+    end_offset: Annotated[
+        _Offset, Field(description="The next page's `offset`. Equal to `offset` at the tail.")
+    ]
+    times_ms: Annotated[list[Milliseconds], Field(description="The time of the write.")]
+    messages: Annotated[
+        list[int], Field(description="The messages of the write; appends if the stream is not JSON.")
+    ]
     bytes: Annotated[
         list[int],
-        Field(description="How many bytes it has. A JSON message counts with one more, for its comma."),
+        Field(description="The bytes of the write. A JSON message counts 1 more, for its comma."),
     ]
     message_ends: Annotated[
-        list[_Offset] | None, Field(description="Only of a page that compaction took messages out of.")
+        list[_Offset] | None,
+        Field(description="The end of each message, if compaction removed messages from the page."),
     ] = None
 
 
 class Me(BaseModel):
-    """What this request's token may do."""
+    """The scopes of the request's token."""
 
     authorization: Annotated[bool, Field(description="False on a server that is open to everybody.")]
-    token: Annotated[bool, Field(description="Whether the request had one.")]
+    token: Annotated[bool, Field(description="Whether the request had a token.")]
     scopes: Annotated[list[str], Field(examples=[["read:v1", "write:agents/user-1/*"]])]
 
 
 def stream_fields(head: StreamHead) -> dict[str, Any]:
-    """Those of `StreamFields`."""
+    """The fields of `StreamFields`."""
     record = head.record
     return {
         "stream_id": record.key.stream_id,
@@ -264,7 +278,7 @@ def render_stats(found: StreamStats, access: Access) -> Stats:
 
 
 def render_times(found: AppendTimes) -> bytes:
-    """`TimesModel` as JSON. It may have tens of thousands of numbers, too many for a model to look at."""
+    """Render `TimesModel` as JSON without pydantic, which is too slow for tens of thousands of numbers."""
     shown = {
         "offset": render_offset(found.start),
         "end_offset": render_offset(found.end),
@@ -278,8 +292,7 @@ def render_times(found: AppendTimes) -> bytes:
 
 
 def render_times_headers(found: AppendTimes) -> dict[str, str]:
-    """The times between two offsets of one incarnation never change, so a cache may keep them like the page
-    itself."""
+    """Let caches keep the times like the page itself: they never change within an incarnation."""
     has_data = found.end > found.start
     return {
         "Cache-Control": decide_cache_control(
@@ -318,7 +331,7 @@ async def all_buckets(backend: dependencies.Served, page: dependencies.AskedPage
 async def stream_stats(
     backend: dependencies.Served, key: dependencies.NamedStream, access: dependencies.Granted
 ) -> Stats:
-    """What is known of a stream: sizes, times, producers, forks, snapshot."""
+    """Get a stream's sizes, times, producers, forks and snapshot."""
     return render_stats(await backend.call(load_stats, key), access)
 
 
@@ -335,11 +348,13 @@ async def start_point(
         str | None,
         WithJsonSchema({"type": "string"}),
         Query(
-            alias="from", description="Written from this time on (RFC 3339).", examples=["2026-11-21T10:00Z"]
+            alias="from",
+            description="The time of the first write (RFC 3339).",
+            examples=["2026-11-21T10:00Z"],
         ),
     ] = None,
 ) -> StartPointModel:
-    """The offset of the last messages, or of what was written from a time on."""
+    """Find the offset at which the last messages begin, or the writes from a time on."""
     found = await backend.call(find_start, key, parse_start_point(last, since))
     return StartPointModel(
         offset=render_offset(found.offset), messages=found.messages, complete=found.complete
@@ -361,13 +376,13 @@ async def append_times(
     offset: Annotated[
         str,
         Query(
-            description="Of the page, as in its read.",
+            description="The offset of the page, as in a read.",
             examples=["0000000000000042"],
             json_schema_extra={"pattern": "^(-1|[0-9]{16})$"},
         ),
     ] = "-1",
 ) -> Response:
-    """When the messages of a page were appended."""
+    """Get the times at which the messages of a page were appended."""
     start = parse_read_from(offset)
     if start is None or start == NOW:
         raise Malformed(
@@ -382,6 +397,6 @@ async def append_times(
 
 @router.get("/v1/me", dependencies=[Security(dependencies.ANY_TOKEN, scopes=_READ)])
 async def me(request: Request, backend: dependencies.Served, access: dependencies.Granted) -> Me:
-    """What this request's token may do."""
+    """Get the scopes of this request's token."""
     is_on = backend.settings.authorization.is_on
     return Me(authorization=is_on, token=HAS_TOKEN in request.scope, scopes=render_scopes(access))

@@ -1,7 +1,7 @@
-"""The dependencies of FastAPI's routes: what a token must grant, and the values that handlers take.
+"""The dependencies of FastAPI's routes: required scopes, and the values that handlers take.
 
-`Security(BUCKET, scopes=["write", "manage"])`: any of the rights is enough. `Authorization` asks for it
-before anything is looked up, and a path that is not in the application is not served.
+`Security(BUCKET, scopes=["write", "manage"])` means that one of these rights is enough. `Authorization`
+checks the rights before the handler runs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _SUBSCRIPTIONS: Final = f"{RESERVED_SEGMENT}/subscriptions/"
 
 
 class Requires(HTTPBearer):
-    """A right to what `target` says of a request; every token may have what has no target. `absent` is the
-    message of the 404 for a token that may not even read it."""
+    """Requires a right to the target of a request. Without a target every token is enough. `absent` is the
+    message of the 404 for a token that may not even read the target."""
 
     def __init__(self, target: Callable[[Request], Target] | None, absent: str | None = None) -> None:
         description = "Rights are in its `scope` claim: `read:bucket/prefix*`. Absent on open servers."
@@ -54,14 +54,14 @@ def _named(request: Request) -> Target:
 
 
 def _subscription(request: Request) -> Target:
-    """Subscriptions are named like streams, `v1/__ds/subscriptions/<id>`. A client with only read scopes does
-    not see them: they have the URLs of webhooks."""
+    """The target of a subscription, named like a stream: `v1/__ds/subscriptions/<id>`. Read scopes are not
+    enough to see a subscription, because it contains the webhook's URL."""
     return Target(PLAIN_BUCKET, _SUBSCRIPTIONS + request.path_params.get("id", ""))
 
 
 def id_prefix(access: Access, name: str) -> str:
-    """Begins all ids of subscriptions that the token may manage beside this one; empty for all ids, and for
-    grants of single ids."""
+    """The prefix of the ids that the token may manage, from the widest grant that covers `name`; empty if the
+    token may manage all ids, or only single ids."""
     target = Target(PLAIN_BUCKET, _SUBSCRIPTIONS + name)
     granted = (each for each in access.grants if each.right is Right.MANAGE and not each.exact)
     prefixes = (each.prefix for each in granted if each.covers(target))
@@ -76,16 +76,16 @@ STREAM_IN_BUCKET: Final = Requires(_in_bucket)
 BUCKET: Final = Requires(_in_bucket, BucketNotFound().message)
 STREAMS_OF_BUCKET: Final = Requires(_prefix_in_bucket, BucketNotFound().message)
 PLAIN_STREAMS: Final = Requires(
-    _prefix_in_bucket, f"A list of streams takes read:{PLAIN_BUCKET}, or a prefix that the token may read"
+    _prefix_in_bucket, f"A list of streams needs read:{PLAIN_BUCKET}, or a prefix that the token may read"
 )
-ALL_BUCKETS: Final = Requires(lambda _: Target(None), "The list of buckets takes read:*")
+ALL_BUCKETS: Final = Requires(lambda _: Target(None), "The list of buckets needs read:*")
 SERVER: Final = Requires(lambda _: Target(None))
 NAMED_STREAM: Final = Requires(_named)
 ANY_TOKEN: Final = Requires(None)
 SUBSCRIPTION: Final = Requires(_subscription)
 ALL_SUBSCRIPTIONS: Final = Requires(
     _subscriptions,
-    f"A list of subscriptions takes write or manage of {PLAIN_BUCKET}/{_SUBSCRIPTIONS}*, "
+    f"A list of subscriptions needs write or manage of {PLAIN_BUCKET}/{_SUBSCRIPTIONS}*, "
     "or a prefix of ids that the token may see",
 )
 
@@ -107,7 +107,7 @@ async def stream_in_query(
 
 
 async def granted(request: Request) -> Access:
-    """On an open server, every client may do everything."""
+    """The grants of the request's token. On an open server every client has all rights."""
     access: Access = request.scope.get(ACCESS, EVERYTHING)
     return access
 
@@ -119,14 +119,14 @@ Granted = Annotated[Access, Depends(granted)]
 
 
 class PageQuery(BaseModel):
-    """What page of a listing."""
+    """The query parameters of a listing."""
 
-    prefix: Annotated[str, Field(description="Only names that begin like this.", examples=["run-"])] = ""
+    prefix: Annotated[str, Field(description="Only names that begin with this.", examples=["run-"])] = ""
     after: Annotated[str, Field(description="The `next_cursor` of the page before.", examples=["run-7"])] = ""
     limit: Annotated[
         int,
         Field(
-            description="So many at most.",
+            description="The most names on the page.",
             examples=[50],
             json_schema_extra={"minimum": 1, "maximum": MAX_LIMIT},
         ),

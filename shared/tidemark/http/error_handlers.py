@@ -1,4 +1,4 @@
-"""Errors as responses: a status, `{"error": …}`, and never a stack trace."""
+"""Renders errors as responses: a status and `{"error": …}`, never a stack trace."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tidemark.protocol.caching import NO_STORE
 
 _log = logging.getLogger("tidemark")
 
-#: In the scope of a request that came with a token.
+#: The scope key that is set for a request with a token.
 HAS_TOKEN: Final = "tidemark.has_token"
 INTERNAL: Final = "Internal error; try the request again"
-#: A 404 is the same, word for word, whether something is absent or the token has no right to it.
+#: For requests with a token: the same 404 whether the stream is absent or the token has no right to read it.
 _WITH_TOKEN: Final = {
     errors.StreamNotFound().message: "Stream does not exist, or this token has no right to it",
     errors.BucketNotFound().message: "Bucket does not exist, or this token has no right to it",
     errors.SourceNotFound().message: "The source stream does not exist, or this token may not read it",
 }
-#: The codes of errors below `/v1/proxy` that other paths have too, by status (§11 of its protocol).
+#: The codes below `/v1/proxy`, by status, of errors without their own code (§11 of the proxy's protocol).
 _PROXY_CODES: Final = {401: "MISSING_SECRET", 403: "FORBIDDEN", 404: "STREAM_NOT_FOUND", 503: "STORAGE_ERROR"}
 
 
@@ -38,21 +38,19 @@ def response(
     headers: dict[str, str] | None = None,
     beside: Mapping[str, str] | None = None,
 ) -> Response:
-    """An error response as of every path: the message, and for subscriptions a code. It describes this
-    moment, so no cache may keep it."""
+    """Render an error response, with `no-store`. `error` is a message, or a code and a message."""
     body = {"error": error, **(beside or {})}
     return JSONResponse(body, status, {"Cache-Control": NO_STORE} | (headers or {}))
 
 
 def preflight() -> Response:
-    """The response to a browser's preflight request. Pages of other origins may send everything, so the route
-    does not matter."""
+    """Answer a browser's preflight request. All paths allow the same to pages of other origins."""
     return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
 
 
 def answer_error(request: Request, error: Exception) -> Response:
-    """The response in place of one that has not begun. It counts and logs what nobody else does."""
-    if isinstance(error, ClientDisconnect):  # The server is not at fault, and nobody reads this.
+    """Render the response for an exception of a handler, and count and log it where needed."""
+    if isinstance(error, ClientDisconnect):  # Not the server's fault, and no client reads this response.
         _log.warning("%s: the client hung up before it had sent its whole request", request.method)
         return Response(status_code=499)
     if isinstance(error, HTTPException):  # FastAPI's.
@@ -73,7 +71,7 @@ def told_message(error: errors.ProtocolError, *, has_token: bool) -> str:
 
 
 def note_fault(what: str, status: int, failure: BaseException) -> None:
-    """Count and log a failure that no response's status tells of."""
+    """Count and log a failure without an error response, such as one in the middle of an event stream."""
     if status >= 500:
         PROCESS.add(FAULTS)
         _log.error(
@@ -93,7 +91,7 @@ def error_response(request: Request, error: errors.ProtocolError) -> Response:
 
 
 def not_allowed(scope: Scope, allowed: Collection[str], hint: str) -> Response:
-    """405, with the methods that the path has."""
+    """Render the 405, with the methods of the path."""
     allow = ", ".join(method for method in METHODS if method in {"OPTIONS", *allowed})
     message = f"{scope['method']} is not allowed here; allowed: {allow}{hint}"
     if scope["path"].startswith(SUBSCRIPTION_ROOTS):
