@@ -16,7 +16,6 @@ from tidemark.protocol import errors
 from tidemark.protocol.caching import is_of_another
 from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import EARLIEST, NOW, ReadFrom
-from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.load import ended_error, head_from, last_used_ms, load_head, require_live
@@ -120,12 +119,13 @@ def load_page(
         if guess != _begin(record, asked_from) or record.compacted != remembered.record.compacted:
             page = None
     start = _begin(record, asked_from)
-    try:
-        check_cursor(record, asked_from, cursor, now_ms)
-        check_retained(start, record.retained)
-    except errors.ProtocolError:
-        last_used_ms(stores, record, 0)  # If the stream has expired: StreamNotFound.
-        raise
+    # A read from the beginning ignores the cursor.
+    if asked_from not in {EARLIEST, 0} and is_of_another(cursor, record.incarnation, now_ms):
+        last_used_ms(stores, record, 0)  # Raises StreamNotFound if the stream has expired; so below.
+        raise errors.StaleCursor(record.retained)
+    if start < record.retained:
+        last_used_ms(stores, record, 0)
+        raise errors.RetentionGone(record.retained)
     if remembered is not None and record.incarnation != remembered.record.incarnation:
         stores.tails.forget(key)
         page = None
@@ -137,13 +137,6 @@ def load_page(
             _log.error("the log of %s is damaged: %s", key, page.__cause__)
         raise page
     return record, page
-
-
-def check_cursor(record: StreamRecord, read_from: ReadFrom, cursor: int | None, now_ms: int) -> None:
-    """Raises StaleCursor for the cursor of an earlier stream of this name. A read from the beginning, or from
-    the tail, ignores the cursor."""
-    if read_from not in {EARLIEST, NOW, 0} and is_of_another(cursor, record.incarnation, now_ms):
-        raise errors.StaleCursor(record.retained)
 
 
 def _begin(record: StreamRecord, asked_from: int | Literal["-1"]) -> int:

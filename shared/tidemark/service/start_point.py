@@ -18,12 +18,13 @@ from tidemark.log.read import PAGE_BYTES, Page, load_batch_at
 from tidemark.log.records import Batch, Entry, Pack, Tombstone, UnreadBlock
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_entry
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
+from tidemark.protocol.caching import is_of_another
+from tidemark.protocol.errors import Damaged, HistoryGone, Malformed, StaleCursor
 from tidemark.protocol.offset import NOW, ReadFrom, render_offset
 from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
-from tidemark.service.read import Reading, check_cursor, renew, with_blobs
+from tidemark.service.read import Reading, renew, with_blobs
 from tidemark.service.stores import Stores
 
 MAX_LAST: Final = 10_000
@@ -106,7 +107,8 @@ def read_back(
     expiry as a read does. Raises StreamNotFound, StaleCursor, RetentionGone, HistoryGone, and Malformed for
     an offset inside a message."""
     head, now_ms = load_head(stores, key), stores.clock_ms()
-    check_cursor(head.record, before, cursor, now_ms)
+    if before not in {NOW, 0} and is_of_another(cursor, head.record.incarnation, now_ms):
+        raise StaleCursor(head.record.retained)
     record, tail = renew(stores, head.record, head.touched_ms, now_ms), head.tail
     end = tail.offset if before == NOW else int(before)
     check_retained(end, record.retained)
