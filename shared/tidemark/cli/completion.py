@@ -7,14 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from click.shell_completion import (
-    BashComplete,
-    CompletionItem,
-    FishComplete,
-    ZshComplete,
-    add_completion_class,
-    split_arg_string,
-)
+from click import shell_completion as shells
 
 #: A word of a command line up to the cursor, where a quote may still be open.
 _WORD: Final = re.compile(r"""(?:[^\s'"\\]|\\.|\\$|'[^']*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|\\?$))+""")
@@ -27,8 +20,8 @@ _ESCAPED: Final[Mapping[str, Callable[[str], str]]] = {
 }
 
 
-@add_completion_class
-class QuotingBash(BashComplete):
+@shells.add_completion_class
+class QuotingBash(shells.BashComplete):
     """Completes whole words, where click completes the part behind a `:` or `=`; quotes the rest of each
     name, because bash inserts a completion as it is."""
 
@@ -53,21 +46,21 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         start = words[-1].start() if words and words[-1].end() == len(line) else len(line)
         #: Bash replaces the text behind a character of COMP_WORDBREAKS, or behind an open quote.
         self._kept = line[start:].removesuffix(replaced)
-        return split_arg_string(line[:start])[1:], "".join(split_arg_string(line[start:]))
+        return shells.split_arg_string(line[:start])[1:], "".join(shells.split_arg_string(line[start:]))
 
-    def format_completion(self, item: CompletionItem[str]) -> str:
+    def format_completion(self, item: shells.CompletionItem[str]) -> str:
         quote = next((found[1] for found in _QUOTE.finditer(self._kept) if found[1]), "")
-        left = item.value.removeprefix("".join(split_arg_string(self._kept)))
+        left = item.value.removeprefix("".join(shells.split_arg_string(self._kept)))
         escaped = _ESCAPED[quote](left)
         # Bash closes the quote, but for a word that ends with one.
         return f"{item.type},{escaped}{quote if quote and escaped.endswith(quote) else ''}"
 
 
-@add_completion_class
-class CommaFish(FishComplete):
+@shells.add_completion_class
+class CommaFish(shells.FishComplete):
     """Takes a name with a comma whole."""
 
-    source_template = FishComplete.source_template.replace('split "," ', 'split --max 1 "," ')
+    source_template = shells.FishComplete.source_template.replace('split "," ', 'split --max 1 "," ')
 
 
-SHELLS: Final = {"bash": QuotingBash, "zsh": ZshComplete, "fish": CommaFish}
+SHELLS: Final = {"bash": QuotingBash, "zsh": shells.ZshComplete, "fish": CommaFish}

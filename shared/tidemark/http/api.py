@@ -52,7 +52,7 @@ def control_operations() -> list[Operation]:
 
 def controlled(route: APIRoute) -> ASGIApp:
     """The route with the rules of all routes: each query parameter occurs once, and a body is JSON of at most
-    the size of an append. Responses get `no-store` unless the handler sets Cache-Control."""
+    the size of an append. Caches keep no response unless the handler sets Cache-Control."""
     app, takes_body = AsyncExitStackMiddleware(route.app), route.body_field is not None
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:

@@ -38,7 +38,7 @@ def response(
     headers: dict[str, str] | None = None,
     beside: Mapping[str, str] | None = None,
 ) -> Response:
-    """Render an error response, with `no-store`. `error` is a message, or a code and a message."""
+    """Render an error response, which no cache keeps. `error` is a message, or a code and a message."""
     body = {"error": error, **(beside or {})}
     return JSONResponse(body, status, {"Cache-Control": NO_STORE} | (headers or {}))
 

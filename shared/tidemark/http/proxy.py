@@ -22,19 +22,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.http import responses
+from tidemark.http import requests, responses
 from tidemark.http.backend import Backend
 from tidemark.http.paths import Operation
-from tidemark.http.requests import (
-    ACCESS,
-    GIVE_BACK,
-    MAX_BODY_BYTES,
-    PROXY_ROOT,
-    STREAM,
-    read_body,
-    single,
-    single_header,
-)
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
 from tidemark.http.streams import HungUp, cancel_on_disconnect, read_stream
 from tidemark.protocol import errors
@@ -60,8 +50,8 @@ _ANSWER_SECONDS: Final = 61.0
 _ATTEMPTS: Final = 10
 _CALLS_AT_ONCE: Final = 1000
 #: Limit of request bodies that are not sent yet, in bytes; appends have the same limit.
-_HELD_BYTES: Final = 16 * MAX_BODY_BYTES
-_CALL: Final = PROXY_ROOT + "/{call}"
+_HELD_BYTES: Final = 16 * requests.MAX_BODY_BYTES
+_CALL: Final = requests.PROXY_ROOT + "/{call}"
 _PROXY: Final = frozenset({Right.PROXY})
 
 
@@ -70,7 +60,7 @@ def proxy_operations(backend: Backend) -> list[Operation]:
     proxy = Proxy(backend)
     rights = (_PROXY, _demand)
     return [
-        Operation("POST", PROXY_ROOT, _called(proxy.create), *rights),
+        Operation("POST", requests.PROXY_ROOT, _called(proxy.create), *rights),
         Operation("GET", _CALL, _called(proxy.read), *rights, is_signed=_is_signed),
         Operation("HEAD", _CALL, _called(proxy.metadata), *rights),
         Operation("PATCH", _CALL, _called(proxy.abort)),
@@ -92,7 +82,7 @@ def _is_signed(scope: Scope) -> bool:
 
 def _demand(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
     """Any right to the proxy: for which entry, the handler looks."""
-    access: Access = request.scope[ACCESS]
+    access: Access = request.scope[requests.ACCESS]
     if not any(grant.right in rights for grant in access.grants):
         raise errors.Forbidden(["proxy"])
     return iter(())
@@ -116,7 +106,7 @@ class Proxy:
 
     async def create(self, request: Request) -> Response:
         """Call an upstream (§4.1), once for each `Idempotency-Key`."""
-        url_text, method = (single_header(request, f"Upstream-{name}") for name in ("URL", "Method"))
+        url_text, method = (requests.single_header(request, f"Upstream-{name}") for name in ("URL", "Method"))
         if url_text is None:
             raise errors.ProxyError(400, "MISSING_UPSTREAM_URL", "Upstream-URL is missing: the URL to call")
         if method is None or method.upper() not in rules.UPSTREAM_METHODS:
@@ -124,7 +114,7 @@ class Proxy:
             raise errors.ProxyError(
                 400, code, f"Upstream-Method must be one of {', '.join(rules.UPSTREAM_METHODS)}"
             )
-        if single_header(request, "Upstream-Authorization") == "":
+        if requests.single_header(request, "Upstream-Authorization") == "":
             raise errors.Malformed(
                 "Upstream-Authorization is empty: send the upstream's key, or leave it out"
             )
@@ -134,8 +124,10 @@ class Proxy:
         if not _may_call(access, entry.name):
             raise rules.upstream_not_allowed(f"The token's right to the proxy is not for {entry.name}")
         sent = list(rules.forwarded(request.headers.items()))
-        asked = UpstreamRequest("", url_text, method.upper(), sent, self._held(await read_body(request)))
-        request.scope.get(GIVE_BACK, int)()  # Appends need not wait for the upstream.
+        asked = UpstreamRequest(
+            "", url_text, method.upper(), sent, self._held(await requests.read_body(request))
+        )
+        request.scope.get(requests.GIVE_BACK, int)()  # Appends need not wait for the upstream.
         members = {"upstream": url.origin, "entry": entry.name, "subject": access.subject}
         call_id, call = await self._answered(request, asked, members)
         if call.content_type is None:
@@ -159,7 +151,7 @@ class Proxy:
         """Begin the call, or find the one that was begun, and wait until it is answered. A repeated request
         passes over those that have failed."""
         key, calls = (await self._signing_keys())[0], self._calls
-        once = single_header(request, "Idempotency-Key")
+        once = requests.single_header(request, "Idempotency-Key")
         members["fingerprint"] = _digest(key, asked.method, asked.url, asked.body.content).hex()
         for attempt in range(_ATTEMPTS):
             seed = _digest(key, members["subject"], once, attempt) if once else uuid.uuid4().bytes
@@ -219,7 +211,7 @@ class Proxy:
         expires = str(self._backend.stores.clock_ms() // 1000 + ANSWER_TTL_SECONDS)
         signature = rules.sign((await self._signing_keys())[0], call_id, expires)
         query = urlencode({"expires": expires, "signature": signature})
-        return f"{responses.root_url(request)}{PROXY_ROOT}/{call_id}?{query}"
+        return f"{responses.root_url(request)}{requests.PROXY_ROOT}/{call_id}?{query}"
 
     async def read(self, request: Request) -> Response:
         """Read the answer (§4.2), as every stream is read."""
@@ -227,7 +219,7 @@ class Proxy:
         if is_signed:
             await self._check_signed(request)
         call = await self._live(request, is_owned=not is_signed)
-        request.scope[STREAM] = key = answer_key(_call_id(request))
+        request.scope[requests.STREAM] = key = answer_key(_call_id(request))
 
         async def end_error() -> str | None:
             return (await self._calls.load(_call_id(request))).error
@@ -249,7 +241,7 @@ class Proxy:
     async def abort(self, request: Request) -> Response:
         """Stop the upstream (§4.3)."""
         await self._check_signed(request)
-        if single(request, "action") != "abort":
+        if requests.single(request, "action") != "abort":
             raise errors.ProxyError(400, "INVALID_ACTION", "action must be abort")
         await self._calls.append_entry(_call_id(request), aborted=True)
         return Response(status_code=204, headers=responses.EMPTY)
@@ -275,7 +267,7 @@ class Proxy:
         return await self._calls.end_if_lost(call_id, call) if self._entries else call
 
     async def _check_signed(self, request: Request) -> None:
-        given = single(request, "expires"), single(request, "signature")
+        given = requests.single(request, "expires"), requests.single(request, "signature")
         keys = await self._signing_keys()
         rules.check_signature(
             keys, request.path_params["call"], *given, self._backend.stores.clock_ms() / 1000
@@ -298,7 +290,7 @@ def _call_id(request: Request) -> str:
 
 
 def _access(request: Request) -> Access:
-    access: Access = request.scope.get(ACCESS, EVERYTHING)
+    access: Access = request.scope.get(requests.ACCESS, EVERYTHING)
     return access
 
 
