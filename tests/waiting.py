@@ -1,10 +1,11 @@
-"""Waiting for a condition, with a limit that only a hang reaches."""
+"""Waiting for a condition, with a limit that only a hang reaches, and for an asynchronous test."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import Any, Final
 
 PATIENCE_SECONDS: Final = 60.0
@@ -23,3 +24,13 @@ def until(condition: Callable[..., Any], *given: Any) -> None:
     while not condition(*given):
         assert time.monotonic() < deadline, "it does not happen"
         time.sleep(0.01)
+
+
+def on_own_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs an asynchronous test on an event loop of its own."""
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run

@@ -4,8 +4,6 @@ needed."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +109,3 @@ def test_an_endpoint_in_the_environment_wins_over_that_of_the_region(environment
     environment.setenv("AWS_ENDPOINT_URL_S3", "http://s3:2")
     assert (Account().s3().endpoint, Account().dynamodb().endpoint) == ("http://s3:2", "http://both:1")
     assert Account().s3("http://named:3").endpoint == "http://named:3"
-
-
-def test_a_cold_start_in_lambda_does_not_import_botocore() -> None:
-    """Importing the stores and connecting them, here in a region with its own domain: botocore would take
-    longer than everything else."""
-    code = (
-        "import os, sys; from tidemark.service.stores import connect; from tidemark.settings import Settings;"
-        "connect(Settings.from_environment(os.environ));"
-        "print(*sorted({name.partition('.')[0] for name in sys.modules} & {'botocore', 'boto3'}))"
-    )
-    lambdas = {"AWS_SESSION_TOKEN": "token", "AWS_REGION": "cn-north-1", "ALLOW_ANONYMOUS": "true"}
-    environment = ENVIRONMENT | lambdas
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout.split() == []

@@ -5,12 +5,10 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
-from uuid import UUID, SafeUUID
 
-import orjson
 import pytest
 from pydantic import create_model
 
@@ -135,19 +133,6 @@ NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC)
 class Step:
     at: datetime
     of: Any = None
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (datetime(2027, 1, 2, 3, 4, 5, 600, UTC), '"2027-01-02T03:04:05.000600+00:00"'),
-        (Step(NEW_YEAR, NEW_YEAR.date()), '{"at":"2027-01-01T00:00:00+00:00","of":"2027-01-01"}'),
-        ([UUID(int=7), time(1, 2)], '["00000000-0000-0000-0000-000000000007","01:02:00"]'),
-        (SafeUUID.safe, "0"),
-    ],
-)
-def test_values_that_orjson_takes_are_taken_and_written_as_it_does(value: Any, text: str) -> None:
-    assert protocol("application/json").encode_message(value).decode() == text == orjson.dumps(value).decode()
 
 
 def test_a_value_that_json_has_not_needs_a_function_which_is_asked_for_no_other() -> None:

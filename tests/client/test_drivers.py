@@ -23,7 +23,7 @@ import pytest
 from tests.garbage import uncollected
 from tests.ports import free_port
 from tests.processes import threads_named
-from tests.waiting import until
+from tests.waiting import on_own_loop, until
 from tidemark.client import (
     AsyncStream,
     ETagMismatch,
@@ -108,64 +108,58 @@ def test_help_shows_what_a_caller_gets(kind: Any) -> None:
 
 
 @both
-def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
+@on_own_loop
+async def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
     url = f"{tidemark_url}/v1/stream/life"
-
-    async def live() -> None:
-        with pytest.raises(NotFound, match="/v1/stream/life: 404"):
-            await awaited(kind(url).head())
-        stream = await awaited(kind.create(url, content_type="application/json", ttl=60, default=str))
-        with pytest.raises(StreamConflict):
-            await awaited(kind.create(url, content_type="text/plain"))
-        first = await awaited(stream.append({"n": 1}, seq="1"))
-        with pytest.raises(SequenceConflict):
-            await awaited(stream.append({"n": 1}, seq="1"))
-        await awaited(stream.append([2, Decimal(3)], if_match=first.etag))
-        with pytest.raises(ETagMismatch):
-            await awaited(stream.append(4, if_match=first.etag))
-        head = await awaited(kind(url).head())
-        assert (head.content_type, head.ttl_seconds, head.closed) == ("application/json", 60, False)
-        page = await awaited(kind(url).read(first.offset))
-        assert (page.messages, page.offset, page.up_to_date) == ([[2, "3"]], head.offset, True)
-        fork = await awaited(kind.create(f"{url}-fork", forked_from=url, fork_offset=first.offset))
-        assert (await awaited(fork.close("end"))).closed
-        followed = [chunk async for chunk in each(kind(fork.url).follow())]
-        assert [message for chunk in followed for message in chunk.messages] == [{"n": 1}, "end"]
-        with pytest.raises(StreamClosed):
-            await awaited(fork.append(5))
+    with pytest.raises(NotFound, match="/v1/stream/life: 404"):
+        await awaited(kind(url).head())
+    stream = await awaited(kind.create(url, content_type="application/json", ttl=60, default=str))
+    with pytest.raises(StreamConflict):
+        await awaited(kind.create(url, content_type="text/plain"))
+    first = await awaited(stream.append({"n": 1}, seq="1"))
+    with pytest.raises(SequenceConflict):
+        await awaited(stream.append({"n": 1}, seq="1"))
+    await awaited(stream.append([2, Decimal(3)], if_match=first.etag))
+    with pytest.raises(ETagMismatch):
+        await awaited(stream.append(4, if_match=first.etag))
+    head = await awaited(kind(url).head())
+    assert (head.content_type, head.ttl_seconds, head.closed) == ("application/json", 60, False)
+    page = await awaited(kind(url).read(first.offset))
+    assert (page.messages, page.offset, page.up_to_date) == ([[2, "3"]], head.offset, True)
+    fork = await awaited(kind.create(f"{url}-fork", forked_from=url, fork_offset=first.offset))
+    assert (await awaited(fork.close("end"))).closed
+    followed = [chunk async for chunk in each(kind(fork.url).follow())]
+    assert [message for chunk in followed for message in chunk.messages] == [{"n": 1}, "end"]
+    with pytest.raises(StreamClosed):
+        await awaited(fork.append(5))
+    await awaited(stream.delete())
+    with pytest.raises(StreamGone, match="forks still use its data"):
         await awaited(stream.delete())
-        with pytest.raises(StreamGone, match="forks still use its data"):
-            await awaited(stream.delete())
-
-    asyncio.run(live())
 
 
 @both
-def test_a_producer_writes_each_message_once_through_a_network_that_loses(
+@on_own_loop
+async def test_a_producer_writes_each_message_once_through_a_network_that_loses(
     tidemark_url: str, kind: Any
 ) -> None:
     url, written = f"{tidemark_url}/v1/stream/lossy", list(range(200))
-
-    async def live() -> None:
-        with Stream.create(url, content_type="application/json").producer("earlier", closes=False) as earlier:
-            earlier.append(-1)
-        faulty = client_of(kind, Failing())
-        stream = kind(url, content_type="application/json", client=faulty, retry=FAST)
-        producer = stream.producer("p", max_batch_messages=7, linger_seconds=0.001)
-        for number in written:
-            await awaited(producer.append(number))
-            if number % 50 == 0:
-                await awaited(producer.flush())
-        closed = await awaited(producer.close("end"))
-        assert closed.closed
-        assert await awaited(producer.close()) == closed
-        with pytest.raises(ValueError, match="closed"):
-            await awaited(producer.append("more"))
-        followed = [chunk async for chunk in each(kind(url, client=faulty, retry=FAST).follow())]
-        assert [message for chunk in followed for message in chunk.messages] == [-1, *written, "end"]
-        await awaited(faulty.close() if kind is Stream else faulty.aclose())
-
-    asyncio.run(live())
+    with Stream.create(url, content_type="application/json").producer("earlier", closes=False) as earlier:
+        earlier.append(-1)
+    faulty = client_of(kind, Failing())
+    stream = kind(url, content_type="application/json", client=faulty, retry=FAST)
+    producer = stream.producer("p", max_batch_messages=7, linger_seconds=0.001)
+    for number in written:
+        await awaited(producer.append(number))
+        if number % 50 == 0:
+            await awaited(producer.flush())
+    closed = await awaited(producer.close("end"))
+    assert closed.closed
+    assert await awaited(producer.close()) == closed
+    with pytest.raises(ValueError, match="closed"):
+        await awaited(producer.append("more"))
+    followed = [chunk async for chunk in each(kind(url, client=faulty, retry=FAST).follow())]
+    assert [message for chunk in followed for message in chunk.messages] == [-1, *written, "end"]
+    await awaited(faulty.close() if kind is Stream else faulty.aclose())
 
 
 class Unanswered(httpx.BaseTransport, httpx.AsyncBaseTransport):
@@ -191,7 +185,8 @@ OUTCOMES: dict[str, tuple[type[Exception] | None, Any]] = {
 @both
 @pytest.mark.parametrize("writes", ["append", "produce"])
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_no_large_body_is_left_to_the_garbage_collector(
+@on_own_loop
+async def test_no_large_body_is_left_to_the_garbage_collector(
     tidemark_url: str, kind: Any, writes: str, outcome: str
 ) -> None:
     path = f"{tidemark_url}/v1/stream/large-{kind.__name__}-{writes}"
@@ -215,80 +210,66 @@ def test_no_large_body_is_left_to_the_garbage_collector(
         await awaited(producer.append(b"x" * 300_000))
         await awaited(producer.flush())
 
-    async def live() -> list[str]:
-        client = client_of(kind, transport)
-        with uncollected() as owners:
-            for _ in range(10):
-                with suppress(error) if error else nullcontext():
-                    await write(client)
-                    assert error is None
-        await awaited(client.close() if kind is Stream else client.aclose())
-        return owners
-
-    epochs = count()
-    assert asyncio.run(live()) == []
+    epochs, client = count(), client_of(kind, transport)
+    with uncollected() as owners:
+        for _ in range(10):
+            with suppress(error) if error else nullcontext():
+                await write(client)
+                assert error is None
+    await awaited(client.close() if kind is Stream else client.aclose())
+    assert owners == []
 
 
 @both
 @pytest.mark.parametrize("bad", [b"no JSON", b'{"a":1},{"b":2}', b'"%b"' % (b"x" * 5_000_000)])
-def test_a_bad_message_is_refused_and_the_good_ones_are_written(
+@on_own_loop
+async def test_a_bad_message_is_refused_and_the_good_ones_are_written(
     tidemark_url: str, kind: Any, bad: bytes
 ) -> None:
     url = f"{tidemark_url}/v1/stream/bad-{kind.__name__}-{len(bad)}"
     Stream.create(url, content_type="application/json")
 
-    async def write() -> None:
-        producer = kind(url).producer("p")
-        for number in range(20):
-            if number == 10:
-                with pytest.raises(ValueError, match="message"):
-                    await awaited(producer.append(bad))
-            await awaited(producer.append(b"%d" % number))
-        await awaited(producer.close())
-
-    asyncio.run(write())
+    producer = kind(url).producer("p")
+    for number in range(20):
+        if number == 10:
+            with pytest.raises(ValueError, match="message"):
+                await awaited(producer.append(bad))
+        await awaited(producer.append(b"%d" % number))
+    await awaited(producer.close())
     assert Stream(url).read().messages == list(range(20))
 
 
 @both
-def test_the_end_of_a_with_closes_the_stream_and_an_exception_leaves_it_open(
+@on_own_loop
+async def test_the_end_of_a_with_closes_the_stream_and_an_exception_leaves_it_open(
     tidemark_url: str, kind: Any
 ) -> None:
     url = f"{tidemark_url}/v1/stream/with"
 
     async def write(text: str, error: Exception | None) -> None:
-        producer = kind(url).producer("p")
-        if kind is Stream:
-            with producer:
-                producer.append(text)
-                if error:
-                    raise error
-        else:
-            async with producer:
-                await producer.append(text)
-                if error:
-                    raise error
+        async with entered(kind(url).producer("p")) as producer:
+            await awaited(producer.append(text))
+            if error:
+                raise error
 
-    async def live() -> None:
-        await awaited(kind.create(url, content_type="text/plain"))
-        for text, error in (("a", KeyError()), ("b", StreamError("of another stream"))):
-            with pytest.raises(type(error)):
-                await write(text, error)
-        assert not (await awaited(kind(url).head())).closed
-        await write("c", None)
-        head, page = await awaited(kind(url).head()), await awaited(kind(url).read())
-        assert (head.closed, page.text, page.closed) == (True, "abc", True)
-        with (
-            pytest.raises(KeyError),
-            pytest.warns(RuntimeWarning, match="1 of its messages were .*: Stream is clos"),
-        ):
-            await write("d", KeyError())
-
-    asyncio.run(live())
+    await awaited(kind.create(url, content_type="text/plain"))
+    for text, error in (("a", KeyError()), ("b", StreamError("of another stream"))):
+        with pytest.raises(type(error)):
+            await write(text, error)
+    assert not (await awaited(kind(url).head())).closed
+    await write("c", None)
+    head, page = await awaited(kind(url).head()), await awaited(kind(url).read())
+    assert (head.closed, page.text, page.closed) == (True, "abc", True)
+    with (
+        pytest.raises(KeyError),
+        pytest.warns(RuntimeWarning, match="1 of its messages were .*: Stream is clos"),
+    ):
+        await write("d", KeyError())
 
 
 @both
-def test_headers_and_parameters_are_made_for_each_request(tidemark_url: str, kind: Any) -> None:
+@on_own_loop
+async def test_headers_and_parameters_are_made_for_each_request(tidemark_url: str, kind: Any) -> None:
     seen: list[tuple[str, str]] = []
     counted = Counter[str]()
 
@@ -304,41 +285,30 @@ def test_headers_and_parameters_are_made_for_each_request(tidemark_url: str, kin
         status = 503 if len(seen) == 1 else 200
         return httpx.Response(status, headers={"Stream-Next-Offset": "0", "Content-Type": "text/plain"})
 
-    async def live() -> None:
-        client = client_of(kind, httpx.MockTransport(answer))
-        made: Callable[[], Any] = token if kind is Stream else later
-        stream = kind(
-            f"{tidemark_url}/s?key=1",
-            headers={"X-Token": made},
-            params={"p": "a b"},
-            client=client,
-            retry=FAST,
-        )
-        await awaited(stream.read("5"))
-
-    asyncio.run(live())
+    client = client_of(kind, httpx.MockTransport(answer))
+    made: Callable[[], Any] = token if kind is Stream else later
+    options = {"params": {"p": "a b"}, "client": client, "retry": FAST}
+    await awaited(kind(f"{tidemark_url}/s?key=1", headers={"X-Token": made}, **options).read("5"))
     assert [header for header, _ in seen] == ["token 1", "token 2"]
     assert {url for _, url in seen} == {f"{tidemark_url}/s?key=1&p=a+b&offset=5"}
 
 
 @both
-def test_a_function_of_a_header_that_raises_and_a_broken_answer_end_the_producer(kind: Any) -> None:
+@on_own_loop
+async def test_a_function_of_a_header_that_raises_and_a_broken_answer_end_the_producer(kind: Any) -> None:
     def broken() -> str:
         raise LookupError("no token")
 
-    async def live() -> None:
-        answer = httpx.Response(403, headers={"Producer-Epoch": "9" * 5000})
-        options = {
-            "content_type": "text/plain",
-            "client": client_of(kind, httpx.MockTransport(lambda _: answer)),
-        }
-        for headers, why in (({"X": broken}, LookupError), ({}, ValueError)):
-            producer = kind("http://server/s", headers=headers, **options).producer("p")
-            await awaited(producer.append("a"))
-            with pytest.raises(why):
-                await awaited(producer.flush())
-
-    asyncio.run(live())
+    answer = httpx.Response(403, headers={"Producer-Epoch": "9" * 5000})
+    options = {
+        "content_type": "text/plain",
+        "client": client_of(kind, httpx.MockTransport(lambda _: answer)),
+    }
+    for headers, why in (({"X": broken}, LookupError), ({}, ValueError)):
+        producer = kind("http://server/s", headers=headers, **options).producer("p")
+        await awaited(producer.append("a"))
+        with pytest.raises(why):
+            await awaited(producer.flush())
 
 
 def test_a_system_without_threads_ends_a_producer_that_has_none(
@@ -405,121 +375,102 @@ class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 @both
 @pytest.mark.parametrize("live", ["sse", False])
-def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> None:
+@on_own_loop
+async def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> None:
     endless = Endless(b"event: data\ndata:" + b"x" * (4 << 20) + b"\n\n")
 
-    async def read() -> None:
-        stream = kind("http://server/s", client=client_of(kind, httpx.MockTransport(endless.answer)))
-        [_ async for _ in each(stream.follow(live=live))]
-
+    stream = kind("http://server/s", client=client_of(kind, httpx.MockTransport(endless.answer)))
     with pytest.raises(
         MalformedReply, match=r"^GET http://server/s: the answer is larger than 268,435,456 b"
     ):
-        asyncio.run(read())
+        [_ async for _ in each(stream.follow(live=live))]
     assert endless.sent == 64
 
 
 @both
-def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
+@on_own_loop
+async def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
     client = client_of(kind, httpx.MockTransport(Endless(b"x" * 70_000).answer))
     ask: Any = {Stream: socket._ask, AsyncStream: asynchronous._ask}[kind]
-
-    async def asked() -> None:
-        await awaited(ask(client, "http://server/v1/socket"))
-
     with pytest.raises(MalformedReply, match="larger than 65,536 bytes"):
-        asyncio.run(asked())
+        await awaited(ask(client, "http://server/v1/socket"))
 
 
 @both
-def test_a_byte_a_second_is_no_answer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_own_loop
+async def test_a_byte_a_second_is_no_answer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "monotonic", count().__next__)
     slow, once = Endless(b"x"), Retry(max_retries=0)
-
-    async def read() -> None:
-        await awaited(
-            kind(
-                "http://server/s", client=client_of(kind, httpx.MockTransport(slow.answer)), retry=once
-            ).read()
-        )
-
+    stream = kind("http://server/s", client=client_of(kind, httpx.MockTransport(slow.answer)), retry=once)
     with pytest.raises(Unreachable, match="only 31 bytes came in 31 s"):
-        asyncio.run(read())
+        await awaited(stream.read())
     assert slow.sent == 31
 
 
 @both
-def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the_client(kind: Any) -> None:
+@on_own_loop
+async def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the_client(kind: Any) -> None:
     moved = Endless(b"x")
     client = client_of(kind, httpx.MockTransport(moved.answer))
     client.auth = ("user", "password")
-
-    async def read() -> Any:
-        return await awaited(kind("http://server/moved", client=client).read())
-
-    assert asyncio.run(read()).closed
+    assert (await awaited(kind("http://server/moved", client=client).read())).closed
     assert moved.sent == 0
 
 
 @both
 @pytest.mark.parametrize("closed", [False, True])
-def test_what_was_read_backwards_goes_on_in_no_other_stream_of_the_name(
+@on_own_loop
+async def test_what_was_read_backwards_goes_on_in_no_other_stream_of_the_name(
     tidemark_url: str, kind: Any, closed: bool
 ) -> None:
     """Neither to older messages nor to newer ones, whichever of cursor and incarnation is kept."""
     stream = kind(f"{tidemark_url}/v1/stream/replaced")
-
-    async def live() -> None:
-        await awaited(kind.create(stream.url, content_type="application/json"))
-        for number in range(4):
-            await awaited(stream.append(number))
-        if closed:
-            await awaited(stream.close())
-        page = await awaited(stream.history(last=2))
-        kept = {"cursor": page.cursor, "incarnation": page.incarnation}
-        older = await awaited(stream.history(page.start, last=1, **kept))
-        assert (older.messages, older.cursor, older.incarnation) == ([1], *kept.values())
-        await awaited(stream.delete())
-        await awaited(kind.create(stream.url, content_type="application/json"))
-        for number in range(8):
-            await awaited(stream.append(number))
-        for name, error in (("cursor", StreamGone), ("incarnation", StreamReplaced)):
-            with pytest.raises(error, match="deleted and created again"):
-                await awaited(stream.history(page.start, **{name: kept[name]}))
-            with pytest.raises(error, match="deleted and created again"):
-                async for _ in each(stream.follow(page.offset, **{name: kept[name]})):
-                    pass
-        with pytest.raises(StreamReplaced):
-            await awaited(stream.history(page.start, **kept))
-        await awaited(stream.delete())
-
-    asyncio.run(live())
+    await awaited(kind.create(stream.url, content_type="application/json"))
+    for number in range(4):
+        await awaited(stream.append(number))
+    if closed:
+        await awaited(stream.close())
+    page = await awaited(stream.history(last=2))
+    kept = {"cursor": page.cursor, "incarnation": page.incarnation}
+    older = await awaited(stream.history(page.start, last=1, **kept))
+    assert (older.messages, older.cursor, older.incarnation) == ([1], *kept.values())
+    await awaited(stream.delete())
+    await awaited(kind.create(stream.url, content_type="application/json"))
+    for number in range(8):
+        await awaited(stream.append(number))
+    for name, error in (("cursor", StreamGone), ("incarnation", StreamReplaced)):
+        with pytest.raises(error, match="deleted and created again"):
+            await awaited(stream.history(page.start, **{name: kept[name]}))
+        with pytest.raises(error, match="deleted and created again"):
+            async for _ in each(stream.follow(page.offset, **{name: kept[name]})):
+                pass
+    with pytest.raises(StreamReplaced):
+        await awaited(stream.history(page.start, **kept))
+    await awaited(stream.delete())
 
 
 @both
-def test_a_reader_asks_the_writer_to_stop_and_the_stream_goes_on(tidemark_url: str, kind: Any) -> None:
-    async def live() -> None:
-        url = f"{tidemark_url}/v1/stream/stoppable"
-        answer, reader = await awaited(kind.create(url, content_type="text/plain")), kind(url)
-        with pytest.raises(NotFound):
+@on_own_loop
+async def test_a_reader_asks_the_writer_to_stop_and_the_stream_goes_on(tidemark_url: str, kind: Any) -> None:
+    url = f"{tidemark_url}/v1/stream/stoppable"
+    answer, reader = await awaited(kind.create(url, content_type="text/plain")), kind(url)
+    with pytest.raises(NotFound):
+        await awaited(reader.request_stop())
+    for _ in range(2):
+        async with entered(answer.stop_requests()) as stop:
+            assert not stop.requested
+            await awaited(answer.append("token "))
             await awaited(reader.request_stop())
-        for _ in range(2):
-            async with entered(answer.stop_requests()) as stop:
-                assert not stop.requested
-                await awaited(answer.append("token "))
-                await awaited(reader.request_stop())
-                await awaited(reader.request_stop())
-                if isinstance(stop, blocking.StopRequests):
-                    assert stop.wait(60)
-                else:
-                    await stop.wait()
-                assert stop.requested
-                await awaited(answer.append("stopped "))
-        with pytest.raises(NotFound):
             await awaited(reader.request_stop())
-        assert (await awaited(reader.read())).text == "token stopped " * 2
-
-    asyncio.run(live())
+            if isinstance(stop, blocking.StopRequests):
+                assert stop.wait(60)
+            else:
+                await stop.wait()
+            assert stop.requested
+            await awaited(answer.append("stopped "))
+    with pytest.raises(NotFound):
+        await awaited(reader.request_stop())
+    assert (await awaited(reader.read())).text == "token stopped " * 2
 
 
 @asynccontextmanager
@@ -662,12 +613,8 @@ def test_a_block_that_is_interrupted_sends_what_it_has_and_waits_for_no_server_t
         patient = Retry(max_retries=1_000_000, initial_delay_seconds=3600, max_delay_seconds=3600)
         gone = f"http://127.0.0.1:{free_port()}/v1/stream/gone"
         producer = kind(gone, content_type="text/plain", retry=patient).producer("w", linger_seconds=60)
-        if kind is Stream:
-            with producer:
-                producer.append("last")
-                raise KeyboardInterrupt
-        async with producer:
-            await producer.append("last")
+        async with entered(producer):
+            await awaited(producer.append("last"))
             raise KeyboardInterrupt
 
     with pytest.warns(RuntimeWarning, match="1 of its messages"), pytest.raises(KeyboardInterrupt):

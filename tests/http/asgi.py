@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -284,3 +285,13 @@ class Door:
             exchange.gone.set()
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await task
+
+
+def by_the_server(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs an asynchronous test on the event loop of the server that it asks for."""
+
+    @wraps(test)
+    def run(server: Door, **fixtures: Any) -> None:
+        server.run(test(server=server, **fixtures))
+
+    return run

@@ -44,13 +44,6 @@ def test_content_types_are_compared_without_parameters_and_case(door: Door, make
     assert door.get(path)["content-type"] == "application/json"
 
 
-def test_json_is_kept_as_it_was_sent(door: Door, make_stream: Make) -> None:
-    """Every form is in `protocol/test_messages.py`."""
-    path = make_stream("application/json", b"0")
-    door.post(path, JSON, '[{"z":1, "a":1e2,"a":0.10}, "\\u017c", "żółw 🐢"]'.encode())
-    assert door.get(path).body == '[0,{"z":1, "a":1e2,"a":0.10},"\\u017c","żółw 🐢"]'.encode()
-
-
 def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
     """A chunked body is one append, wherever its pieces end."""
     path = make_stream()

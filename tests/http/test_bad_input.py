@@ -15,7 +15,6 @@ import pytest
 from tests.answers import Answer
 from tests.http.asgi import Door
 from tidemark.http.requests import MAX_BODY_BYTES
-from tidemark.protocol.messages import MAX_MESSAGES
 
 JSON: Final = {"Content-Type": "application/json"}
 COMPACT: Final = {"Stream-Compact": "last-by-key"}
@@ -197,22 +196,6 @@ def test_a_body_at_the_limit_is_stored_and_read_back(door: Door, stream: str) ->
     assert door.get(f"{stream}?offset={tail}").json == [json.loads(body)]
 
 
-@pytest.mark.parametrize("method", ["PUT", "POST"])
-def test_too_many_messages_in_one_append_are_refused(door: Door, stream: str, method: str) -> None:
-    """The body is within the limit of bytes, but has more messages than a batch can record the ends of."""
-    before = everything(door, stream)
-    body = b"[" + b",".join([b"1"] * (MAX_MESSAGES + 1)) + b"]"
-    assert door(method, stream, JSON, body).status == 413
-    assert everything(door, stream) == before
-
-
-def test_an_append_with_the_maximum_number_of_messages_is_accepted(door: Door, stream: str) -> None:
-    tail = door.head(stream).next_offset
-    body = f"[{','.join(['1'] * MAX_MESSAGES)}]".encode()
-    assert door.post(stream, JSON, body).status == 204
-    assert len(door.get(f"{stream}?offset={tail}").json) == MAX_MESSAGES
-
-
 # --- reads --------------------------------------------------------------------------
 
 #: Every form of a wrong offset is in `protocol/test_offset.py`; the last one is inside a message.
@@ -325,12 +308,6 @@ def test_an_unknown_method_gets_405_with_the_allowed_ones(door: Door, stream: st
     assert allowed == {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"}
 
 
-def test_an_unknown_path_gets_404(door: Door) -> None:
-    for place in ("/v1", "/v1/", "/v1/stream", "/v1/x/y", "/docs/x/y", "/docs/x/y/z"):
-        for method in (*METHODS, "PATCH"):
-            assert door(method, place).status == 404, (method, place)
-
-
 @pytest.mark.parametrize("method", ["POST", "GET", "HEAD", "DELETE"])
 def test_a_missing_stream_gets_404_in_every_mode(door: Door, path: str, method: str) -> None:
     for query in ("", "?offset=-1&live=sse", "?offset=now&live=long-poll", "?offset=now"):
@@ -344,7 +321,3 @@ def test_an_encoded_name_of_a_parameter_gets_400(door: Door, query: str) -> None
         answer = door.get(f"{path}?{query}")
         assert (answer.status, answer["cache-control"]) == (400, "no-store")
         assert "percent-encoded" in answer.json["error"]
-
-
-def test_an_encoded_value_is_decoded(door: Door) -> None:
-    assert door.get("/v1/streams?prefix=%61").status == 200

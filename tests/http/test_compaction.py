@@ -129,7 +129,7 @@ def test_what_is_compacted_is_told_and_no_fork_begins_below_it(door: Door, world
     assert (stats["compact"], stats["compacted_offset"]) == ("last-by-key", compacted)
 
 
-def test_listings_tell_what_is_compacted(door: Door, world: World) -> None:
+def test_listings_tell_what_is_compacted(door: Door, world: World, path: str) -> None:
     bucket = new_bucket(door, {})
     door.put(f"{bucket}/a", COMPACT, b"[1,22]")
     door.put(f"{bucket}/b", JSON)
@@ -139,12 +139,8 @@ def test_listings_tell_what_is_compacted(door: Door, world: World) -> None:
         ("last-by-key", f"{2:016}"),
         (None, None),
     ]
-
-
-def test_the_listing_of_plain_streams_tells_it_too(door: Door, path: str) -> None:
     door.put(path, COMPACT)
-    prefix = path.removeprefix("/v1/stream/")
-    [listed] = door.get(f"/v1/streams?prefix={prefix}").json["streams"]
+    [listed] = door.get(f"/v1/streams?prefix={path.removeprefix('/v1/stream/')}").json["streams"]
     assert (listed["compact"], listed["compacted_offset"]) == ("last-by-key", None)
 
 

@@ -23,7 +23,8 @@ def test_the_data_path_imports_neither_fastapi_nor_pydantic_nor_botocore_nor_msg
         "PATH": os.environ["PATH"],
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
+        "AWS_SESSION_TOKEN": "token",
+        "AWS_REGION": "cn-north-1",
         "ALLOW_ANONYMOUS": "true",
     }
     ran = subprocess.run(

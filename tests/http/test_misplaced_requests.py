@@ -77,11 +77,3 @@ def test_the_form_content_type_of_curl_gets_400_with_the_header_to_add(door: Doo
     assert refused.status == 409
     assert "add the header Content-Type: text/plain" in refused.json["error"]
     assert "curl" in refused.json["error"]
-
-
-def test_a_stream_seq_conflict_begins_with_the_words_that_clients_look_for(door: Door, path: str) -> None:
-    assert door.put(path, TEXT).status == 201
-    assert door.post(path, TEXT | {"Stream-Seq": "b"}, b"x").status == 204
-    refused = door.post(path, TEXT | {"Stream-Seq": "a"}, b"x")
-    assert refused.status == 409
-    assert refused.json["error"].startswith("Sequence conflict")

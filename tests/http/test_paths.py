@@ -73,6 +73,7 @@ def test_a_path_means_one_endpoint(path: str, endpoint: str, names: list[str]) -
         ("/tides/%FF", Malformed),
         ("/tides/%", Malformed),
         ("/v1/stream/a%2Fb", Malformed),
+        *((f"/v1/streams/{name}", Malformed) for name in ("a//b", "..", "", "a%2Fb")),
         ("/tides/a%2Fb", Malformed),
         ("/v1/stream/%5F_ds/a", StreamNotFound),
     ],

@@ -39,15 +39,6 @@ def test_a_token_bucket_holds_the_tokens_of_one_second() -> None:
     assert [bucket.take() == 0 for _ in range(12)] == [True] * 10 + [False] * 2
 
 
-def test_a_rate_below_one_a_second_is_kept() -> None:
-    clock = MonotonicClock()
-    bucket = TokenBucket(0.1, clock)
-    assert bucket.take() == 0
-    assert bucket.take() == pytest.approx(10)
-    clock.now += 10.001
-    assert bucket.take() == 0
-
-
 @pytest.mark.parametrize(("per_second", "retry_after"), [(1000, "1"), (1, "1"), (0.3, "4"), (0.01, "100")])
 def test_a_request_over_the_rate_gets_429_with_retry_after(per_second: float, retry_after: str) -> None:
     clock = MonotonicClock()

@@ -90,16 +90,6 @@ def test_a_read_at_the_tail_is_empty_and_not_cached(
         door.post(path, {"Content-Type": content_type}, b"1")
 
 
-def test_a_byte_stream_is_read_from_any_byte(door: Door, make_stream: Make) -> None:
-    kind = "application/octet-stream"
-    first, then = bytes(range(256)), bytes(reversed(range(256)))
-    path = make_stream(kind, first)
-    door.post(path, {"Content-Type": kind}, then)
-    for position in (0, 1, 255, 256, 257, 512):
-        answer = door.get(f"{path}?offset={position:016d}")
-        assert (answer.body, answer.next_offset) == ((first + then)[position:], f"{512:016d}")
-
-
 # --- closed streams -----------------------------------------------------------------
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from starlette.types import ASGIApp, Message
 
 from tests.authorization.tokens import SECRET, token
 from tests.engine.serving import serving
-from tests.http.asgi import HOST, Door, make_scope
+from tests.http.asgi import HOST, Door, by_the_server, make_scope
 from tests.support import Clock
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tidemark.http import error_handlers, socket_session
@@ -105,16 +104,6 @@ async def create(door: Door, path: str, **headers: str) -> None:
 async def append(door: Door, path: str, body: bytes = b"12345", **headers: str) -> None:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     assert (await door.ask("POST", path, TEXT | named, body)).status == 204
-
-
-def by_the_server(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs an asynchronous test on the event loop of the server that it asks for."""
-
-    @wraps(test)
-    def run(server: Door, **fixtures: Any) -> None:
-        server.run(test(server=server, **fixtures))
-
-    return run
 
 
 def tail(path: str, offset: int, **more: Any) -> dict[str, Any]:
@@ -385,7 +374,8 @@ async def test_a_socket_watches_so_many_streams_and_no_more(
         assert (await client.watch(path + "c"))[0]["offset"]
 
 
-def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
+@by_the_server
+async def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
     server: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -397,15 +387,11 @@ def test_a_client_that_says_much_is_read_slowly_and_loses_nothing(
     monkeypatch.setattr(socket_session, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     monkeypatch.setattr(socket_session, "TokenBucket", lambda rate: TokenBucket(rate, lambda: now))
     many = 4 * socket_session.MESSAGES_PER_SECOND
-
-    async def scenario() -> None:
-        async with open_socket(server) as client:
-            for number in range(many):
-                await client.say(watch=[f"name {number}"])
-            told = [(await client.told())[0]["stream"] for _ in range(many)]
-            assert told == [f"name {number}" for number in range(many)]
-
-    server.run(scenario())
+    async with open_socket(server) as client:
+        for number in range(many):
+            await client.say(watch=[f"name {number}"])
+        told = [(await client.told())[0]["stream"] for _ in range(many)]
+        assert told == [f"name {number}" for number in range(many)]
     assert now == pytest.approx(3, abs=0.01), "as many at once as in a second"
 
 
@@ -468,7 +454,8 @@ async def test_a_watch_takes_the_right_to_read_and_tells_nobody_else_whether_a_s
         assert wrong["status"] == 401
 
 
-def test_a_token_is_checked_once_for_all_streams_of_a_frame(
+@by_the_server
+async def test_a_token_is_checked_once_for_all_streams_of_a_frame(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signature takes as long as many watches, and one that does not hold is not remembered."""
@@ -480,13 +467,9 @@ def test_a_token_is_checked_once_for_all_streams_of_a_frame(
         return check(self, given)
 
     monkeypatch.setattr(Tokens, "check", counted)
-
-    async def scenario() -> None:
-        async with open_socket(server, authorization=SECURED) as client:
-            told = await client.watch(*(f"{path}/{number}" for number in range(socket.MAX_NAMED)), token="x")
-            assert [each["status"] for each in told] == [401] * socket.MAX_NAMED
-
-    server.run(scenario())
+    async with open_socket(server, authorization=SECURED) as client:
+        told = await client.watch(*(f"{path}/{number}" for number in range(socket.MAX_NAMED)), token="x")
+        assert [each["status"] for each in told] == [401] * socket.MAX_NAMED
     assert checked == ["x"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import Door, by_the_server
 from tests.protocol.event_source import Event
 from tests.support import TEXT as PLAIN
 from tests.support import Clock
@@ -106,32 +106,17 @@ def test_every_part_of_the_data_has_its_control_event(
         assert data(rest) == data(events)[at + 1 :]
 
 
-@pytest.mark.parametrize("ahead", [-1, 0, 1000])
-def test_the_cursor_is_later_than_the_clients_own(
-    door: Door, make_stream: Make, clock: Clock, ahead: int
-) -> None:
-    path = make_stream(body=b"data")
-    client = door.cursor_of(path, interval(clock) + ahead)
-    (control,) = controls(door.get(f"{path}?offset=-1{SSE}&cursor={client}").events)
-    expected = max(interval(clock), interval(clock) + ahead + 1)
-    assert control["streamCursor"] == str(door.cursor_of(path, expected))
-
-
 # --- what comes ---------------------------------------------------------------------
 
 
-def test_each_append_is_sent_as_soon_as_it_is_written(server: Door, path: str) -> None:
-    server.put(path, JSON, b"[0]")
-
-    async def follow() -> list[Event]:
-        async with server.open("GET", f"{path}?offset=-1{SSE}") as exchange:
-            await exchange.until_events(2)
-            for n in (1, 2, 3):
-                await server.ask("POST", path, JSON, f"[{n}, {n}]".encode())
-                await exchange.until_events(2 + 2 * n)
-            return exchange.answer.events
-
-    events = server.run(follow())
+@by_the_server
+async def test_each_append_is_sent_as_soon_as_it_is_written(server: Door, path: str) -> None:
+    await server.ask("PUT", path, JSON, b"[0]")
+    async with server.open("GET", f"{path}?offset=-1{SSE}") as exchange:
+        await exchange.until_events(2)
+        for n in (1, 2, 3):
+            await server.ask("POST", path, JSON, f"[{n}, {n}]".encode())
+            events = await exchange.until_events(2 + 2 * n)
     check_order(events)
     assert [json.loads(text) for text in data(events)] == [[0], [1, 1], [2, 2], [3, 3]]
     assert all(control["upToDate"] for control in controls(events))
@@ -160,19 +145,17 @@ def test_a_burst_of_more_than_a_page_is_up_to_date_at_its_end(server: Door, path
 
 
 @pytest.mark.parametrize(("body", "headers", "shown"), [(b"", CLOSE, []), (b"end", TEXT | CLOSE, ["end"])])
-def test_an_event_stream_ends_when_its_stream_is_closed(
+@by_the_server
+async def test_an_event_stream_ends_when_its_stream_is_closed(
     server: Door, path: str, body: bytes, headers: dict[str, str], shown: list[str]
 ) -> None:
     """A connected reader gets the last data, the close in an event behind, and the end of the response."""
-    server.put(path, TEXT)
-
-    async def follow() -> list[Event]:
-        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
-            await exchange.until_events(1)
-            await server.ask("POST", path, headers, body)
-            return (await exchange.until(lambda _: exchange.done)).events
-
-    events = server.run(follow())
+    await server.ask("PUT", path, TEXT)
+    async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+        await exchange.until_events(1)
+        await server.ask("POST", path, headers, body)
+        await exchange.until_done()
+        events = exchange.answer.events
     check_order(events)
     assert data(events) == shown
     assert not any("streamClosed" in control for control in controls(events)[:-1])
@@ -289,23 +272,20 @@ def test_an_id_that_no_event_had_is_refused(door: Door, make_stream: Make, last:
 # --- characters and line ends cut in two --------------------------------------------
 
 
-def test_a_line_end_that_two_appends_share_is_one_for_every_reader(server: Door, path: str) -> None:
+@by_the_server
+async def test_a_line_end_that_two_appends_share_is_one_for_every_reader(server: Door, path: str) -> None:
     """CRLF is one line end, however it is cut; a CR that stays alone comes with what is behind it."""
     whole = b"a\r\nb\rc\r\r\n"
-    server.put(path, TEXT)
-
-    async def follow() -> list[Event]:
-        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
-            await exchange.until_events(1)  # It begins at 0.
-            for number, at in enumerate(range(len(whole)), start=1):
-                await server.ask("POST", path, TEXT, whole[at : at + 1])
-                await exchange.until(lambda answer, number=number: len(controls(answer.events)) > number)  # type: ignore[misc]
-            await server.ask("POST", path, TEXT | CLOSE)
-            await exchange.until_done()
-            return exchange.answer.events
-
-    events = server.run(follow())
-    late = server.get(f"{path}?offset=-1{SSE}").events
+    await server.ask("PUT", path, TEXT)
+    async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+        await exchange.until_events(1)  # It begins at 0.
+        for number, at in enumerate(range(len(whole)), start=1):
+            await server.ask("POST", path, TEXT, whole[at : at + 1])
+            await exchange.until(lambda answer, number=number: len(controls(answer.events)) > number)  # type: ignore[misc]
+        await server.ask("POST", path, TEXT | CLOSE)
+        await exchange.until_done()
+        events = exchange.answer.events
+    late = (await server.ask("GET", f"{path}?offset=-1{SSE}")).events
     assert "".join(data(events)) == "".join(data(late)) == "a\nb\nc\n\n"
     assert [int(control["streamNextOffset"]) for control in controls(events)][:6] == [0, 1, 1, 3, 4, 4]
     assert [control.get("upToDate") for control in controls(events)][:6] == [
@@ -318,28 +298,25 @@ def test_a_line_end_that_two_appends_share_is_one_for_every_reader(server: Door,
     ]
 
 
-def test_half_a_character_is_sent_when_the_rest_is_written(server: Door, path: str) -> None:
+@by_the_server
+async def test_half_a_character_is_sent_when_the_rest_is_written(server: Door, path: str) -> None:
     """No reader gets half of a character, and it is not lost. This one begins at the tail, and sees only
     what comes."""
     euro = "€".encode()
-    server.put(path, TEXT, b"old")
-
-    async def follow() -> list[Event]:
-        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
-            await exchange.until_events(1)
-            await server.ask("POST", path, TEXT, b"10 " + euro[:1])
-            await exchange.until_events(3)
-            await server.ask("POST", path, TEXT, euro[1:2])
-            await exchange.until_events(4)
-            await server.ask("POST", path, TEXT, euro[2:] + b"!")
-            return await exchange.until_events(6)
-
-    events = server.run(follow())
+    await server.ask("PUT", path, TEXT, b"old")
+    async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+        await exchange.until_events(1)
+        await server.ask("POST", path, TEXT, b"10 " + euro[:1])
+        await exchange.until_events(3)
+        await server.ask("POST", path, TEXT, euro[1:2])
+        await exchange.until_events(4)
+        await server.ask("POST", path, TEXT, euro[2:] + b"!")
+        events = await exchange.until_events(6)
     assert data(events) == ["10 ", "€!"]
     assert [int(control["streamNextOffset"]) for control in controls(events)] == [3, 6, 6, 10]
     assert [control.get("upToDate") for control in controls(events)] == [True, None, None, True]
-    server.post(path, TEXT | CLOSE, b"a" + euro[:1])
-    events = server.get(f"{path}?offset=0000000000000010{SSE}").events
+    await server.ask("POST", path, TEXT | CLOSE, b"a" + euro[:1])
+    events = (await server.ask("GET", f"{path}?offset=0000000000000010{SSE}")).events
     assert data(events) == ["a\ufffd"], "no more will be written"
     assert controls(events)[-1]["streamNextOffset"] == "0000000000000012"
 
@@ -384,43 +361,37 @@ def wakes(meter: Meter) -> Distribution:
     return meter.snapshot().distributions[WAKE_SECONDS]
 
 
-def test_only_an_append_during_the_wait_counts_as_a_wake(
+@by_the_server
+async def test_only_an_append_during_the_wait_counts_as_a_wake(
     server: Door, path: str, clock: Clock, meter: Meter
 ) -> None:
     """Data that was there before woke no reader."""
-    server.put(path, TEXT, b"old")
-    server.post(path, TEXT, b"older than the reader")
+    await server.ask("PUT", path, TEXT, b"old")
+    await server.ask("POST", path, TEXT, b"older than the reader")
     clock.advance(1000)
-
-    async def follow() -> None:
-        async with server.open("GET", f"{path}?offset=-1{SSE}") as exchange:
-            await exchange.until_events(2)
-            for count in (4, 6):
-                await server.ask("POST", path, TEXT, b"new")
-                await exchange.until_events(count)
-
-    server.run(follow())
+    async with server.open("GET", f"{path}?offset=-1{SSE}") as exchange:
+        await exchange.until_events(2)
+        for count in (4, 6):
+            await server.ask("POST", path, TEXT, b"new")
+            await exchange.until_events(count)
     assert wakes(meter).count == 2
 
 
-def test_the_duration_of_a_late_wake_is_counted_in_full(
+@by_the_server
+async def test_the_duration_of_a_late_wake_is_counted_in_full(
     server: Door, path: str, clock: Clock, meter: Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats do not shorten it: the metric must show a lost wake message."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
-    server.put(path, TEXT)
-
-    async def follow() -> None:
-        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
-            await exchange.until_comment()
-            key = StreamKey("v1", path.removeprefix("/v1/stream/"))
-            await asyncio.to_thread(server.process.append, key, b"late", content_type=PLAIN)
-            beats = exchange.received.count(HEARTBEAT)
-            await exchange.until(lambda answer: answer.body.count(HEARTBEAT) > beats + 1)
-            clock.advance(7000)
-            server.backend.wake.hub.wake_all()
-            await exchange.until_events(3)
-
-    server.run(follow())
+    await server.ask("PUT", path, TEXT)
+    async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+        await exchange.until_comment()
+        key = StreamKey("v1", path.removeprefix("/v1/stream/"))
+        await asyncio.to_thread(server.process.append, key, b"late", content_type=PLAIN)
+        beats = exchange.received.count(HEARTBEAT)
+        await exchange.until(lambda answer: answer.body.count(HEARTBEAT) > beats + 1)
+        clock.advance(7000)
+        server.backend.wake.hub.wake_all()
+        await exchange.until_events(3)
     assert wakes(meter).count == 1
     assert wakes(meter).total_seconds == pytest.approx(7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 
@@ -64,16 +63,3 @@ def test_the_sample_events_in_order_are_a_whole_session(fresh: Functions) -> Non
     assert fresh(load_event("delete")).status == 204
     assert fresh(load_event("get-catch-up")).status == 404
     assert fresh(load_event("delete")).status == 404
-
-
-def test_a_binary_body_travels_as_base64_both_ways(fresh: Functions) -> None:
-    """A body that is not text is base64 in the event and in the result, and its bytes stay the same."""
-    fresh(load_event("put-create-binary"))
-    event = load_event("post-append-binary")
-    assert event["isBase64Encoded"] is True
-    assert fresh(event).status == 204
-    read = load_event("get-catch-up")
-    read["rawPath"] = read["requestContext"]["http"]["path"] = RAW
-    raw = fresh.raw(read)
-    assert raw["isBase64Encoded"] is True
-    assert base64.b64decode(raw["body"]) == base64.b64decode(event["body"])

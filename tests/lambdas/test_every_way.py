@@ -32,13 +32,18 @@ def stream(way: Way) -> str:
 
 
 def test_the_alias_is_the_same_stream(way: Way, stream: str) -> None:
+    """`@durable-streams/proxy` uses the longer path."""
     alias = stream.replace("/v1/stream/", "/v1/streams/")
     assert way("POST", alias, TEXT, b"b").status == 204
     assert way("GET", alias).body == b"ab"
+    assert way("PUT", f"{stream}/fork", {"Stream-Forked-From": alias}).status == 201
+    assert way("GET", f"{stream}/fork").body == b"ab"
+    assert way("DELETE", f"{alias}/fork").status == 204
     assert way("HEAD", alias).status == 200
     assert way("DELETE", alias).status == 204
     assert way("GET", stream).status == 404
-    assert way("PUT", alias, TEXT).status == 201
+    created = way("PUT", f"{alias}/new", TEXT)
+    assert (created.status, created.headers["location"].endswith(f"{alias}/new")) == (201, True)
 
 
 def test_the_front_page_is_served(way: Way) -> None:

@@ -11,10 +11,6 @@ TEXT = {"Content-Type": "text/plain"}
 SCHEDULE = load_event("janitor-schedule")
 
 
-def test_a_sweep_of_an_empty_table_removes_nothing(functions: Functions) -> None:
-    assert set(functions.invoke("janitor", SCHEDULE).values()) == {0}
-
-
 def test_a_sweep_ends_expired_streams(functions: Functions, door: Door, path: str) -> None:
     door.put(path, TEXT | {"Stream-TTL": "0"}, b"gone")
     door.put(f"{path}/stays", TEXT | {"Stream-TTL": "3600"}, b"stays")

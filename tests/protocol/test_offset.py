@@ -39,9 +39,3 @@ def test_a_rendered_offset_is_parsed_to_its_position_and_sorts_as_it_does(one: i
     assert (token < render_offset(other)) == (one < other)
     assert not set(token) & set(",&=?/")
     assert len(token) < 256
-
-
-def test_the_largest_offset_fills_a_token_with_nines() -> None:
-    """A sort key has sixteen digits: one more would sort before the others."""
-    assert MAX_OFFSET == 9_999_999_999_999_999
-    assert render_offset(MAX_OFFSET) == "9" * 16

@@ -85,19 +85,6 @@ def test_a_watch_lasts_no_longer_than_the_token_and_than_the_stream_without_a_re
     assert socket.decide_lease_seconds(expiry, NOW_MS, NOW_MS, token_until_ms) == seconds
 
 
-def test_the_answer_to_a_watch_has_the_tail_and_the_lease() -> None:
-    assert socket.tail_message("/b/c", Tail(42), 60) == {
-        "stream": "/b/c",
-        "offset": "0000000000000042",
-        "seconds": 60,
-    }
-
-
-def test_after_closed_there_is_no_lease() -> None:
-    message = socket.tail_message("/b/c", Tail(42, closed=True), 60)
-    assert message == {"stream": "/b/c", "offset": "0000000000000042", "closed": True}
-
-
 NEWS = socket.News("aaaaaaaaaaaaaaaa", 40, b'{"a":1},', 0xC0FFEE)
 
 

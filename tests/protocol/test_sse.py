@@ -32,16 +32,6 @@ def normalised(text: str) -> str:
     return re.sub(r"\r\n|\r", "\n", text)
 
 
-def test_the_tests_own_event_parser_follows_the_html_specification() -> None:
-    """The example of the HTML standard, so that the reader below is not merely our mirror image."""
-    stream = b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event"
-    assert parse_events(stream) == [Event("message", "first event"), Event("message", "second event")]
-    assert parse_events(stream + b"\n\n")[-1] == Event("message", " third event")
-    assert parse_events(b"data\n\ndata\ndata\n\ndata:") == [Event("message", ""), Event("message", "\n")]
-    assert [event.last_id for event in parse_events(stream)] == ["1", ""]
-    assert parse_events(b"event: add\r\ndata: 7\r\rdata: x\n\n") == [Event("add", "7"), Event("message", "x")]
-
-
 HOSTILE = (
     " leading", "  two", "\n", "\n\n", "a\n", "\na", "a\r\nb\rc\nd", "\r\n\r\n", "\0", "a\0b", ":",
     ": comment", "data: x\n\nevent: control\ndata: {}", "event: control\n\n", "id: 7\nretry: 1", "\ufeffbom",
