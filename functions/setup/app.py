@@ -119,12 +119,12 @@ def readers_of(limits: Mapping[str, int], now: int, before: int) -> str:
     advice = f"Bound them: ReaderConcurrency={each}"
     if each < _WORTH_RESERVING:
         advice = (
-            "Too few are left to reserve some: let readers wait for seconds only (SseSeconds=5), "
+            "Too few are left for a reservation: let readers wait for seconds only (SseSeconds=5), "
             f"and ask for more, which is free: {_ASK_FOR_MORE}"
         )
     return (
-        f"This account runs {limit} functions at once. Each waiting reader takes one, so as many stop every "
-        f"writer. {advice}"
+        f"This account runs {limit} functions at once. A waiting reader takes one, so {limit} waiting "
+        f"readers stop every writer. {advice}"
     )
 
 

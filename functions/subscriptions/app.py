@@ -44,7 +44,7 @@ def _handle(record: Mapping[str, Any]) -> bool:
     try:
         _deliverer.handle(decode_notice(record["body"]))
     except NotANotice:
-        _log.error("a message that is none of ours was dropped")
+        _log.error("dropped a message that is not a notice")
     except Exception:  # noqa: BLE001 - whatever it is, the other messages go on
         _log.exception("a subscription could not be handled; the notice is retried")
         return False

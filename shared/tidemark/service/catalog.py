@@ -93,7 +93,7 @@ def _confirm_tails(stores: Stores, records: list[StreamRecord], now_ms: int) -> 
         head = stores.tails.get(record.key, now_ms)
         if head is None or record.deleted or head.record.incarnation != record.incarnation:
             continue
-        # A pack may have emptied the place at an older tail.
+        # A pack may have removed the batch at an older tail.
         if record.packed <= head.tail.offset:
             known[record.key] = replace(head, record=record)
     # No batch follows a closure.

@@ -96,7 +96,7 @@ class _Combining:
         self._append_id = append_id
         if not stores.crowd.sender:
             stores.crowd.sender = stores.new_id()
-        # A box is read in the order of its ids. The hash varies the order, so that no sender is always first.
+        # A box is read in the order of its ids. The hash of the append varies it: no sender is always first.
         self._id = _digest(append_id) + _digest(stores.crowd.sender)
         #: The posted mail; None while no other writer can commit the append.
         self._mail: combining.Mail | None = None
@@ -236,7 +236,7 @@ class _Combining:
     def _at_once(self, *calls: Callable[[], None]) -> None:
         self._stores.concurrency.each(lambda call: call(), calls)
 
-    # --- whose turn it is ---
+    # --- turns ---
 
     @property
     def _crowd(self) -> combining.Crowding:

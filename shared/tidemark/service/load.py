@@ -52,7 +52,7 @@ def ended_error(stores: Stores, record: StreamRecord) -> ProtocolError:
 
 
 def require_live(record: StreamRecord | None) -> StreamRecord:
-    """The record, unless there is none or it was deleted. Raises StreamNotFound or SoftDeleted."""
+    """Return the record if the stream exists. Raises StreamNotFound or SoftDeleted."""
     if record is None or record.deleted:
         raise absence_error(record)
     return record

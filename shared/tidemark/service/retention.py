@@ -78,6 +78,6 @@ def check_may_trim(record: StreamRecord, incarnation: str | None) -> None:
         raise StreamNotFound
     if record.snapshot is not None:
         raise Conflict(
-            f"Stream has a snapshot at {render_offset(record.snapshot.offset)}, and bootstrap needs what "
-            "comes behind it: publish a later snapshot instead"
+            f"Stream has a snapshot at {render_offset(record.snapshot.offset)}, and bootstrap needs the "
+            "messages after it: publish a later snapshot instead"
         )

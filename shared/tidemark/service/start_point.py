@@ -207,8 +207,8 @@ def count_back(
 
 
 def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
-    """The offset of a batch that was written at or after the instant, after a batch that was written before;
-    the tail if there is none. In a pack, the offset of a block: no message is missed, but some may be older.
+    """The offset of a batch that was written at or after the instant, while the batch before it is older; the
+    tail if there is none. In a pack, the offset of a block: no message is missed, but some may be older.
 
     Batches are keyed by offset and not by time, so this is a search with one query for an item at each step.
     Every second step interpolates between the two ends; the others take the middle, which bounds the number

@@ -31,8 +31,8 @@ from tidemark.service.stores import Stores
 _log = logging.getLogger("tidemark")
 
 REGISTRY: Final = StreamKey(PLAIN_BUCKET, rules.REGISTRY_ID)
-#: Milliseconds for which the existence of a registry is remembered if records have batches only. After a
-#: creation or an end it is checked again.
+#: Milliseconds for which the existence of a registry is remembered while the records contain only batches.
+#: Creations and ends of streams always check.
 REMEMBER_MS: Final = 5_000
 #: Most existing streams that are listed when the registry is created.
 MAX_LISTED: Final = 5_000
@@ -175,7 +175,7 @@ class StreamRegistry:
             results = append(self._stores, REGISTRY, requests)
             refused = [each for each in results if not isinstance(each, Outcome | StaleEpoch)]
             if refused:
-                _log.warning("the registry does not take %d events: %s", len(refused), refused[0])
+                _log.warning("the registry refused %d events: %s", len(refused), refused[0])
 
     def _list_existing(self) -> None:
         """Append the streams that are older than the registry."""

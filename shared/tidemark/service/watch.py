@@ -77,8 +77,8 @@ def _look(stores: Stores, record: StreamRecord, read_seconds: float) -> Watched 
 
 
 def load_tail(stores: Stores, record: StreamRecord, told: int | None) -> tuple[Tail, News | None]:
-    """Read the tail of a watched stream, and the data after the offset `told`, in one query. The caller
-    passes None if no client wants data. Raises StreamNotFound or SoftDeleted."""
+    """Read the tail of a watched stream, and the data after the offset `told`, in one query. `told` is None
+    if no client wants data. Raises StreamNotFound or SoftDeleted."""
     pk, news = log_pk(record.key, record.incarnation), None
     if told is None:
         last = load_last(stores.table, pk)

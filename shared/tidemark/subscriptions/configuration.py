@@ -82,7 +82,7 @@ class SubscriptionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionConfiguration:
-    """`streams` are the explicit ones named at the creation; `normalize` sorts them."""
+    """`streams` are the streams that the creation names; `normalize` sorts them."""
 
     kind: SubscriptionKind
     pattern: str | None = None
@@ -122,7 +122,7 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
     InvalidSubscription."""
     is_webhook = asked.kind is SubscriptionKind.WEBHOOK
     if not asked.pattern and not asked.streams:
-        raise InvalidSubscription("Name what to follow: pattern, streams or both")
+        raise InvalidSubscription("A subscription needs pattern, streams or both")
     if not MIN_LEASE_MS <= asked.lease_ttl_ms <= MAX_LEASE_MS:
         raise InvalidSubscription(
             f"lease_ttl_ms must be an integer from {MIN_LEASE_MS} to {MAX_LEASE_MS}, got {asked.lease_ttl_ms}"
@@ -164,7 +164,7 @@ def _dead_letter_path(
     path = stream_path(asked.dead_letter_stream)
     if path == wake_path or follows(pattern, None, path):
         raise InvalidSubscription(
-            f"dead_letter_stream must be no stream of wake_stream and pattern, got {path!r}"
+            f"dead_letter_stream must not be wake_stream and must not match pattern, got {path!r}"
         )
     return path
 
@@ -175,4 +175,4 @@ def stream_path(path: str) -> str:
         # `path` is plain text: quoted, so that `parse_plain_path` decodes it to the same text.
         return parse_plain_path(quote(path.strip("/")), encoded=True).stream_id
     except ProtocolError as error:
-        raise InvalidSubscription(f"{path[:80]!r} is no stream path: {error.message}") from None
+        raise InvalidSubscription(f"{path[:80]!r} is not a stream path: {error.message}") from None

@@ -56,7 +56,7 @@ from tidemark.subscriptions.workers import (
 
 _log = logging.getLogger("tidemark")
 
-#: Milliseconds after which a creation that has not finished counts as dead, and is finished here.
+#: Age in milliseconds at which an unfinished creation is finished here, because its process has died.
 CREATION_MS: Final = 60_000
 _MAX_STEPS: Final = 20
 
@@ -137,7 +137,7 @@ class Deliverer:
         self.timers.send([encode_notice(TimeCame(record.subscription_id, at_ms))], delay_seconds)
 
     def _take(self, record: SubscriptionRecord, step: Step) -> bool:
-        """Take one step. Returns whether another may be due at once. Raises SubscriptionChanged."""
+        """Take a step. Returns whether another step may be due at once. Raises SubscriptionChanged."""
         delivery, asked = record.delivery, record.configuration
         streams = find_pending(self.stores, record)
         if not streams:
@@ -297,7 +297,7 @@ class Deliverer:
         return response.body
 
     def _settle(self, record: SubscriptionRecord, change: Callable[[DeliveryState], DeliveryState]) -> None:
-        """Commit the attempt's result, unless a callback or a claim has proved that it arrived."""
+        """Commit the attempt's result, unless a callback or a claim has proved that the delivery arrived."""
 
         def settle(latest: SubscriptionRecord) -> None:
             if latest.delivery.next_attempt_ms is not None:

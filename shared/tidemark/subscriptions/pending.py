@@ -233,9 +233,9 @@ def remind(
 
 
 def recover(stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
-    """Mark every followed stream with something new, and send a notice for each subscription: this process
-    has missed records of the table's stream. Takes two reads for each link and for each stream that a pattern
-    may match."""
+    """For a process that has missed records of the table's stream: mark every followed stream with something
+    new, and send a notice for each subscription. Takes two reads for each link, and for each stream that a
+    pattern may match."""
     roster = storage.load_roster(stores.table)
     for entry in roster:
         record = storage.load_subscription(stores.table, entry.subscription_id)

@@ -115,7 +115,7 @@ PUBLIC_KEY: Final = "pu"
 SLASH: Final = "/"
 BEHIND_SLASH: Final = "0"
 ROSTER_PK: Final = "roster"
-#: Prefix of the partition of a stream's followers. Only the plain surface has them: the key has no bucket.
+#: Prefix of the partition of a stream's followers. Only plain streams have followers: the key has no bucket.
 FOLLOWERS: Final = "follow/"
 #: Prefixes of the partitions of a subscription's links and marks, before its incarnation.
 LINKS: Final = "link/"

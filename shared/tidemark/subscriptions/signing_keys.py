@@ -96,7 +96,7 @@ class SigningKeys:
         self._loaded: dict[str, Ed25519PrivateKey] = {}
 
     def published(self) -> Sequence[records.SigningKey]:
-        """The oldest first."""
+        """The published keys, the oldest first."""
         items, _ = self._table.query(records.SIGNING_KEYS_PK)
         return [records.decode_signing_key(item) for item in items]
 
@@ -118,8 +118,7 @@ class SigningKeys:
         return key
 
     def remove(self, key: records.SigningKey) -> None:
-        """Withdraw a key: its signatures are no longer valid. If it is the signing key, another one replaces
-        it at once."""
+        """Withdraw a key: its signatures are no longer valid. Another key replaces a signing key at once."""
         self._table.delete(records.signing_key_key(key))
         self._private_keys.remove(key.kid)
 

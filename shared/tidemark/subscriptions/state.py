@@ -231,9 +231,9 @@ def decide_ack(token: str, acked: int, tail: int) -> int:
     """Return the offset up to which the stream is processed, inclusive. Raises InvalidAck (§7)."""
     offset = parse_token(token)
     if offset is None:
-        raise InvalidAck(f"Ack offset {token[:40]!r} is no offset of a stream")
+        raise InvalidAck(f"Ack offset {token[:40]!r} is not a stream offset")
     if offset < acked:
-        raise InvalidAck(f"Ack offset {token} lies before what is acked already, {render_offset(acked)}")
+        raise InvalidAck(f"Ack offset {token} lies before the acked offset, {render_offset(acked)}")
     if offset > tail:
         raise InvalidAck(f"Ack offset {token} lies beyond the stream's tail, {render_offset(tail)}")
     return offset

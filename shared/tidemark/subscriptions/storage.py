@@ -261,7 +261,7 @@ def remove_mark(table: tables.Table, seen: records.PendingMark) -> None:
         table.delete(records.mark_key(seen), _mark_as_seen(seen))
 
 
-# --- what belongs to a subscription that has ended ----------------------------------
+# --- items of a subscription that has ended -----------------------------------------
 
 
 def remove_belongings(table: tables.Table, subscription_id: str, incarnation: str) -> None:

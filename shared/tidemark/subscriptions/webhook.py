@@ -24,7 +24,8 @@ from tidemark.subscriptions.lookups import Lookups
 from tidemark.subscriptions.state import DeliveryFailure
 from tidemark.subscriptions.webhook_url import WebhookUrl, check_address
 
-#: Most addresses tried. Each attempt to connect gets half of the remaining time, the last one all of it.
+#: Most addresses to which a call tries to connect. An attempt gets half of the remaining time, and the last
+#: one gets all of it.
 MOST_ADDRESSES: Final = 4
 #: Most bytes read of a response.
 MAX_RESPONSE_BYTES: Final = 64 * 1024
@@ -101,7 +102,7 @@ def check_addresses(url: WebhookUrl, addresses: Sequence[str]) -> None:
         address = ipaddress.ip_address(text)
         if url.is_local:
             if not address.is_loopback:
-                raise WebhookUrlRejected("A local webhook must lead to this very machine")
+                raise WebhookUrlRejected("A local webhook must lead to this machine")
         elif isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
             raise WebhookUrlRejected("webhook.url must lead to an address of the public internet")
         else:

@@ -78,7 +78,7 @@ def parse_webhook_url(text: str, *, allow_local: bool) -> WebhookUrl:
         url = urlsplit(text)
         host, port = url.hostname or "", url.port
     except ValueError:
-        raise WebhookUrlRejected("webhook.url is no valid URL") from None
+        raise WebhookUrlRejected("webhook.url is not a valid URL") from None
     if url.scheme not in {"http", "https"}:
         raise WebhookUrlRejected("webhook.url must begin with https://")
     if "@" in url.netloc or "#" in text or "%" in url.netloc:

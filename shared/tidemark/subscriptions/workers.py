@@ -127,7 +127,7 @@ def gives_up(record: SubscriptionRecord) -> bool:
 def _require_kind(stores: Stores, subscription_id: str, kind: SubscriptionKind) -> SubscriptionRecord:
     record = require_subscription(stores, subscription_id)
     if record.configuration.kind is not kind:
-        raise InvalidSubscription(f"This is no {kind.value} subscription")
+        raise InvalidSubscription(f"This is not a {kind.value} subscription")
     return record
 
 

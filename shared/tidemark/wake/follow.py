@@ -1,9 +1,9 @@
 """Following a stream: register, read, wait, and read again (`docs/live.md`).
 
 Hub           knows the followers of each stream in this process, and wakes them
-Wake          makes appends wake the hub's followers; `queue.py` has the one for several processes
-Process       holds storage and what wakes followers, for all requests of a process
-SingleFlight  makes one read for all followers that an append wakes at once
+Wake          makes appends wake the hub's followers; `queue.py` implements it for several processes
+Process       holds storage and the `Wake` for all requests of a process
+SingleFlight  shares a read between the followers that an append wakes at once
 LiveRead      follows the pages of a stream: long-polls and event streams
 Watch         follows the tail of a stream: one stream of a socket
 """
