@@ -69,7 +69,7 @@ async def invoke_itself(request: UpstreamRequest) -> None:
     except (BotoCoreError, ClientError) as failure:
         if "body" not in payload:
             _stores.blobs.delete(_FOLDER + request.call_id)
-        raise RateLimitExceeded(1, "Lambda takes no more calls of upstreams at once") from failure
+        raise RateLimitExceeded(1, "Lambda accepts no more concurrent calls of upstreams") from failure
 
 
 _backend = replace(one_at_a_time(_stores, _settings), start=invoke_itself)

@@ -1,9 +1,9 @@
-"""Mangum, which makes an ASGI request of an HTTP API's event, without its faults.
+"""Turns API Gateway events into ASGI requests. Replaces part of Mangum to avoid its bugs.
 
-It splits `Host` at each colon, takes `X-Forwarded-Port` for a number and every header for text that
-can be encoded (0.22): a client that sends anything else would get a 500, and the log a stack trace.
-And it runs each request with a queue, a buffer and a log line, which is a tenth of a warm append's CPU
-(`benchmarks/cpu.py`): here a request is one message, and a response is a list of them.
+Mangum 0.22 splits `Host` at each colon, expects a number in `X-Forwarded-Port`, and expects headers that can
+be encoded; other values from a client cause a 500 and a stack trace. Its queue, buffer and log line for each
+request cost a tenth of a warm append's CPU (`benchmarks/cpu.py`). Here a request is one message, and a
+response is a list of messages.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tidemark.settings import Settings
 
 _log = logging.getLogger("tidemark")
 
-#: No content type has a line end in it, so every body travels as base64: a third more, whatever it
-#: holds. As text, a page of quotes or of Cyrillic would be escaped beyond Lambda's 6 MB.
+#: No content type contains a line end, so every body is sent as base64, a third larger. As JSON text, a page
+#: of quotes or of Cyrillic would be escaped beyond Lambda's 6 MB.
 _CONFIG: Final = LambdaConfig(api_gateway_base_path="/", text_mime_types=["\n"], exclude_headers=[])
 
 
 class HttpApi(HTTPGateway):
-    """Payload format 2.0, of an HTTP API or a function URL."""
+    """An event in payload format 2.0, from an HTTP API or a function URL."""
 
     @cached_property
     def scope(self) -> Any:
-        """The request as it came, whatever is in its headers. A half of a character, which no bytes
-        stand for, becomes a question mark. Mangum asks for it twice in each request."""
+        """The ASGI scope. A lone surrogate in a header, which has no UTF-8 form, becomes "?". Cached because
+        Mangum reads it twice."""
         event = self.event
         request = event["requestContext"]
         headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
@@ -78,22 +78,22 @@ def adapted(app: ASGIApp) -> Handler:
 
 
 async def _respond(app: ASGIApp, request: HttpApi) -> Response:
-    """The whole response. The app's error handlers answer most exceptions; this answers those raised by
-    middleware."""
+    """Run the app and collect the response. The app's error handlers answer most exceptions; this catches
+    exceptions of middleware."""
     received: list[Message] = [{"type": "http.request", "body": request.body, "more_body": False}]
     sent: list[Message] = []
 
     async def receive() -> Message:
         if received:
             return received.pop()
-        return await asyncio.Future[Message]()  # A function does not learn that a client has hung up.
+        return await asyncio.Future[Message]()  # Lambda does not report that a client has disconnected.
 
     async def send(message: Message) -> None:
         sent.append(message)
 
     try:
         await app(request.scope, receive, send)
-    except Exception:  # noqa: BLE001 - whatever it is, the client gets a response
+    except Exception:  # noqa: BLE001 - the client gets a response after any error
         if len(sent) < 2 or sent[-1].get("more_body", False):
             _log.exception("unexpected error around the application")
             sent.clear()
@@ -104,7 +104,7 @@ async def _respond(app: ASGIApp, request: HttpApi) -> Response:
 
 
 def create_function_app(settings: Settings, *, writes: bool = False) -> ASGIApp:
-    """Raises InvalidSetting for a function that would serve everybody without a token."""
+    """Make the application of a function. Raises InvalidSetting if everybody could use it without a token."""
     settings.authorization.check_not_open()
     stores = connect(settings)
     check = partial(stores.check_format, PLAIN_EPOCH if writes else 0)

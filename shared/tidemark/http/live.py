@@ -22,29 +22,28 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.read import Reading, read_on
 from tidemark.wake.follow import LiveRead, read_or_wait
 
-#: A comment this often keeps proxies from dropping a silent connection.
+#: The interval of comments that keep proxies from dropping a silent connection.
 HEARTBEAT_SECONDS: Final = 15.0
-#: If events are sent only once they are complete, they must fit a Lambda response of 6 MB, in base64. As
-#: events, bytes grow by a third, and lines by what stands in front of them.
+#: The most bytes of a buffered event stream, which must fit a Lambda response of 6 MB in base64.
 BUFFERED_BYTES: Final = 4_600_000
-#: And such an answer takes that long at least. The official npm client takes three answers in a row that came
-#: within a second for a broken proxy's, and stops without a word.
+#: The shortest duration of a buffered event stream. After three responses in a row that each took less than a
+#: second, the official npm client assumes a broken proxy and stops without an error.
 GATHERING_SECONDS: Final = 1.0
-#: The most bytes in an event of a streamed response, unless a single message is larger: that much is in
-#: memory for a client that does not read.
+#: The most bytes in an event of a streamed response, unless one message is larger. A client that does not
+#: read keeps this much in memory.
 PIECE_BYTES: Final = 16 * 1024
 
 EndError = Callable[[], Awaitable[str | None]]
-"""Returns why the answer of an upstream, which is closed by now, is not whole. Raises ProtocolError."""
+"""Returns why the closed response of an upstream is incomplete, or None. Raises ProtocolError."""
 
 
 @dataclass(slots=True)
 class EventStream:
-    """Turns pages into events. Remembers the client's cursor and the one given last, where the pages end, and
-    the beginning of a character or line end that is not written whole yet.
+    """Turns pages into events. Keeps the client's cursor, the last cursor sent, the end of the last page, and
+    in `half` the beginning of a character or line end that is not complete yet.
 
-    Cursors follow the clock, not the events: clients that reconnect from here at the same time send the same
-    cursor, and a cache collapses their requests.
+    Cursors depend on the clock, not on the events, so that clients which reconnect at the same time send the
+    same cursor, and a cache collapses their requests.
     """
 
     client_cursor: int | None
@@ -54,8 +53,8 @@ class EventStream:
     half: bytes = b""
 
     def events(self, reading: Reading, now_ms: int) -> Iterator[Iterator[bytes]]:
-        """The events of a page, each in pieces: its data, if any, and a control event. A client can resume
-        after any event. An event is made only when the one before it was taken: a client may stop reading."""
+        """Yield the events of a page, each in pieces: the data, if any, and a control event. A client can
+        resume after any event. Events are rendered lazily, because a client may stop reading."""
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
         # Text ends with a whole character and line end, JSON with a message; bytes are cut anywhere.
@@ -71,7 +70,7 @@ class EventStream:
             cuts = _message_cuts(page)
         elif whole:
             cuts = ((cut, begins_at + cut) for cut in _byte_cuts(content_type, stored, whole))
-        del page, reading  # The bytes are held once.
+        del page, reading  # `stored` is the only copy of the bytes in memory.
         begin = 0
         for cut, offset in cuts:
             control = sse.render_control_event(offset, self.cursor, up_to_date=up_to_date and cut == whole)
@@ -84,16 +83,16 @@ class EventStream:
                 yield iter((event + control,))
 
     async def close(self) -> bytes:
-        """The event behind all others of a closed stream. The close has an event of its own because the
-        official npm client 0.2.7 reads one event ahead of its caller, and ends at a close: it would lose data
-        that comes with the close."""
+        """Render the last event of a closed stream. The close is a separate event, because the official npm
+        client 0.2.7 reads one event ahead of its caller and stops at a close: data in the same event would be
+        lost."""
         error = await self.end_error() if self.end_error else None
         return sse.render_close_event(self.end, self.cursor, error)
 
 
 def _message_cuts(page: Page) -> Iterator[tuple[int, int]]:
-    """The ends of a JSON page's events, in its bytes and as offsets: at messages, before they are too large
-    if possible."""
+    """Yield the ends of a JSON page's events, as positions in its bytes and as offsets. Each event ends with
+    a message, and has at most `PIECE_BYTES` unless one message is larger."""
     begin, end, offset = 0, -page.skip, page.start
     for batch in page.batches:
         for length, behind in zip(batch.lengths, batch.each_message_end(), strict=True):
@@ -105,7 +104,7 @@ def _message_cuts(page: Page) -> Iterator[tuple[int, int]]:
 
 
 def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator[int]:
-    """The ends of other pages' events: text between characters and line ends."""
+    """Yield the ends of other pages' events. Text is cut between characters, not inside a line end."""
     begin = 0
     while whole - begin > PIECE_BYTES:
         cut = begin + PIECE_BYTES
@@ -119,19 +118,19 @@ def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator
 async def event_stream(
     backend: Backend, request: ReadRequest, reading: Reading, end_error: EndError | None
 ) -> AsyncIterator[bytes]:
-    """Events from `reading` on, for about a minute (§10.2); a client reconnects from the
-    last control event. A stream that ends meanwhile, or cannot be read, ends the events."""
+    """Yield events from `reading` on, for about a minute (§10.2); a client reconnects from the last control
+    event. The events end early if the stream is deleted, or cannot be read."""
     stream = EventStream(request.cursor, end_error)
     deadline = time.monotonic() + backend.settings.sse_seconds
     with closing(LiveRead(backend, reading, small=True)) as live:
         is_closed = reading.page.closed
         pending = stream.events(reading, backend.stores.clock_ms())
-        del reading  # A client that does not read holds only unsent data in memory.
+        del reading  # Only unsent data stays in memory for a client that does not read.
         while True:
             for event in pending:
                 for piece in event:
                     yield piece
-                    # A client that takes all at once must not keep the others from being served.
+                    # Let other clients be served, even if this one reads everything at once.
                     await asyncio.sleep(0)
                 if time.monotonic() >= deadline and not is_closed:
                     return
@@ -156,14 +155,14 @@ async def event_stream(
 async def gathered_events(
     backend: Backend, key: StreamKey, request: ReadRequest, end_error: EndError | None
 ) -> tuple[Reading, bytes]:
-    """A complete event stream, for an HTTP API, which sends a response only once it is complete: the data
-    that is there or comes within a moment, as far as it fits. Raises as `read_or_wait` does."""
+    """Render a complete event stream, for an HTTP API, which sends no response before its end: the data that
+    exists or arrives within a second, up to `BUFFERED_BYTES`. Raises like `read_or_wait`."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
     reading = await read_or_wait(backend, key, request.read_from, request.cursor, patience_seconds)
     stream, rendered = EventStream(request.cursor, end_error), bytearray()
 
     def render(page: Reading) -> bool:
-        """Whether all of its events fit."""
+        """Add the events that fit. Return whether all of them fit and the page reaches the tail."""
         for event in map(b"".join, stream.events(page, backend.stores.clock_ms())):
             if rendered and len(rendered) + len(event) > BUFFERED_BYTES:
                 return False
@@ -172,7 +171,7 @@ async def gathered_events(
 
     latest, may_go_on = reading, render(reading)
     if stream.half and stream.half == reading.data:
-        # No client gets half a character or line end, and a client without data would come back at once.
+        # Only half a character or line end arrived, which is not sent; without data a client returns at once.
         with closing(LiveRead(backend, reading)) as live, suppress(ProtocolError):
             rest = await live.next(began + patience_seconds)
             if rest is not None:

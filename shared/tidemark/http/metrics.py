@@ -1,8 +1,8 @@
-"""The numbers of a server of your own: `/v1/metrics` in Prometheus's text format, its busiest streams at
-`/v1/traffic`, and its last hour at `/v1/rates`.
+"""The metrics of a server: `/v1/metrics` in Prometheus's text format, the busiest streams at `/v1/traffic`,
+and the last hour at `/v1/rates`.
 
-All are counted in memory: nothing is stored or asked of storage. A function serves none of them, because its
-numbers are those of one environment among many.
+All are counted in memory, without storage. A function has no such paths, because it would show the numbers of
+one environment among many.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tidemark.protocol.errors import RouteNotFound
 from tidemark.protocol.stream_key import StreamKey
 
 _SHOWN: Final = 20
-#: There are two windows, one that is being counted and the one before it.
+#: Traffic is counted in two windows: the current one and the one before.
 WINDOW_SECONDS: Final = 30.0
-#: Streams in a window. A busy one is soon among them; those that come later are left out until the next.
+#: The most streams in a window. Later streams are left out until the next window.
 MAX_STREAMS: Final = 2_000
 #: An hour of samples, 8 numbers each.
 SAMPLE_SECONDS: Final = 5.0
@@ -37,7 +37,7 @@ MAX_SAMPLES: Final = 721
 
 @dataclass(slots=True)
 class StreamTraffic:
-    """Appends and reads that succeeded with the bytes of their bodies, and those that failed."""
+    """Successful appends and reads of a stream, the bytes of their bodies, and failed requests."""
 
     appends: int = 0
     append_bytes: int = 0
@@ -48,7 +48,7 @@ class StreamTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TrafficSnapshot:
-    """The busiest first. `left_out` counts requests to streams for which there was no room."""
+    """The busiest streams first. `left_out` counts requests to streams beyond the first `MAX_STREAMS`."""
 
     seconds: float
     streams: list[tuple[StreamKey, StreamTraffic]]
@@ -56,7 +56,7 @@ class TrafficSnapshot:
 
 
 class Traffic:
-    """Used from one event loop. An append pays for a look into a dictionary and two additions."""
+    """Counts traffic by stream, in one event loop. An append costs a dictionary lookup and two additions."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class Traffic:
         self._before: dict[StreamKey, StreamTraffic] = {}
         self._began = self._before_began = clock()
         self._left_out = self._left_out_before = 0
-        #: Of all streams since the start.
+        #: Totals of all streams since the start.
         self.reads = self.read_bytes = 0
 
     def appended(self, key: StreamKey, size: int) -> None:
@@ -77,7 +77,7 @@ class Traffic:
         self._of(key).reads += 1
 
     def sent(self, key: StreamKey, size: int) -> None:
-        """Bytes of a read."""
+        """Count bytes of a read."""
         self.read_bytes += size
         self._of(key).read_bytes += size
 
@@ -111,7 +111,7 @@ class Traffic:
         return counted
 
     def _turn(self) -> float:
-        """Begin a new window where this one is over. Returns the time."""
+        """Begin a new window if the current one is over. Return the time."""
         now = self._clock()
         age = now - self._began
         if age >= WINDOW_SECONDS:
@@ -124,8 +124,7 @@ class Traffic:
 
 
 class CountedTraffic:
-    """ASGI middleware: counts the appends and reads that succeed, with the bytes of their bodies, and those
-    that fail."""
+    """ASGI middleware that counts successful appends and reads, the bytes of their bodies, and failures."""
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app = app
@@ -148,11 +147,11 @@ class CountedTraffic:
         return self._app(scope, receive, send_counted)
 
     def _begin(self, method: str, key: StreamKey | None, status: int, received: int) -> StreamKey | None:
-        """The stream of a read, whose bytes are still to come."""
+        """Count a response. Return a read's stream, for which `sent` counts the bytes; else None."""
         if key is None or (method == "PUT" and not (status == 201 and received)):
             return None
         if status >= 400:
-            # Not a request that is wrong in itself, names no stream, or lacks a right.
+            # Other errors are the client's: an invalid request, an unknown stream, or a missing right.
             if status in {409, 429} or status >= 500:
                 self._traffic.failed(key)
             return None
@@ -165,7 +164,7 @@ class CountedTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What this process has counted since its start, and how many readers wait."""
+    """Counts of this process since its start, and the number of waiting readers."""
 
     at_ms: int
     appends: int
@@ -178,7 +177,7 @@ class Sample:
 
 
 class Rates:
-    """The last hour of this process, sampled: a request pays nothing for it."""
+    """The last hour of this process, from samples, so that requests pay nothing."""
 
     def __init__(
         self, traffic: Traffic, meter: meters.Meter = meters.PROCESS, clock: Callable[[], float] = time.time
@@ -208,8 +207,8 @@ class Rates:
         )
 
     def lists(self) -> dict[str, list[int]]:
-        """A list for each number, with a member for each interval: when it ended, what was counted in it, and
-        how many readers waited at its end."""
+        """One list for each number, with one member for each interval: its end, its length, its counts, and
+        the readers that waited at its end."""
         steps = list(pairwise(self._samples))
         grown = {
             name: [getattr(after, name) - getattr(before, name) for before, after in steps]
@@ -237,7 +236,7 @@ class Rates:
 
 
 def rates_of(request: Request) -> Rates:
-    """Raises RouteNotFound on a server that shows no numbers of its process."""
+    """Raises RouteNotFound on a server without metrics."""
     found: Rates | None = request.app.rates
     if found is None:
         raise RouteNotFound
@@ -262,8 +261,8 @@ _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def metrics(request: Request) -> Response:
-    """The numbers of this process, in Prometheus's text format."""
-    rates_of(request)  # Without traffic counting there are no numbers.
+    """The metrics of this process, in Prometheus's text format."""
+    rates_of(request)  # Raises RouteNotFound without metrics.
     return Response(render(meters.PROCESS.snapshot()), media_type=_TYPE)
 
 

@@ -1,7 +1,7 @@
-"""What the OpenAPI document says beside what FastAPI reads from the routes: the protocol's headers and
-parameters, and the errors that every operation may answer.
+"""Completes the OpenAPI document that FastAPI makes from the routes: the protocol's headers and parameters,
+and the errors of every operation.
 
-Tests hold the document against the code, and fuzz the code from it.
+Tests compare the document with the code, and fuzz the code from the document.
 """
 
 from __future__ import annotations
@@ -76,13 +76,12 @@ _ALWAYS: Final = {
 }
 _EVERY_HEADER: Final = ("Cache-Control", "Server-Timing", "Vary")
 
-#: Any type. Generators of clients skip that, so they are offered bytes first.
+#: Any type. Generators of clients skip `*/*`, so bytes are listed first.
 AS_BYTES: Final[Part] = {
     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
     "*/*": {},
 }
-#: The stream's own type, often one of these. JSON is sent as a message or an array of them, read
-#: as an array.
+#: The stream's own type, often one of these. JSON is sent as a message or an array, and read as an array.
 AS_STORED: Final[Part] = AS_BYTES | {
     "application/json": {"schema": {"type": "array", "items": {}}},
     "text/plain": {"schema": TEXT},
@@ -91,8 +90,8 @@ _SENT: Final[Part] = AS_STORED | {"application/json": {"schema": {"type": "objec
 
 
 def answers(told: Mapping[int, tuple[str, ...]], content: Part | None = None) -> dict[int | str, Part]:
-    """The `responses` of a route: for each status its meaning and the names of its headers. Responses
-    that succeed have `content`, if any."""
+    """The `responses` of a route, from the meaning and the header names of each status. Successes get
+    `content`, if any."""
     return {
         status: {"description": meaning, "headers": _headers(*names)}
         | ({"content": content} if content and status in {200, 201, 202} else {})
@@ -125,7 +124,7 @@ TAGS: Final = {
 
 
 def complete(document: Part) -> Part:
-    """FastAPI's document with what all operations have: names in paths, errors, HEAD beside GET, and that any
+    """Add to FastAPI's document: parameters in paths, errors of all operations, HEAD beside GET, and that one
     of the rights is enough."""
     for path, item in document["paths"].items():
         for operation in item.values():
@@ -140,7 +139,7 @@ def complete(document: Part) -> Part:
     components = document["components"]
     components |= {"headers": HEADERS, "parameters": PARAMETERS}
     components["schemas"]["Error"] = ERROR
-    for unused in ("HTTPValidationError", "ValidationError"):  # No answer of ours is one.
+    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI adds them; no response here has them.
         components["schemas"].pop(unused, None)
     return document
 

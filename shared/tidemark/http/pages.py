@@ -1,8 +1,7 @@
-"""Pages that need no token: what this server is, whether it is up, the console, the page of the API; and the
-numbers of the process.
+"""Pages that need no token: the front page, the health check, the console, the page of the API. Also the
+routes of the process's metrics, which need one.
 
-The console is files of the package, the same for everybody. It gets what it shows by the calls that any
-client makes, with the token that its user gives it.
+The console consists of static files of the package. Its script uses the public API, with the user's token.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ FACTS: Final = {
     "health": "/v1/health",
     "docs": "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md",
 }
-#: Storage that takes longer for nothing does not answer.
+#: A probe that takes longer than this counts as no answer.
 PROBE_SECONDS: Final = 3.0
-#: Written by what builds the package: shared/Makefile for the layer, the Dockerfile for the container.
+#: Written by the build: shared/Makefile for the layer, the Dockerfile for the container.
 COMMIT_FILE: Final = Path(__file__).parents[1] / "commit.txt"
-#: Scripts and requests of this server alone are allowed, and its socket, which may be at another host.
-#: No page may frame it.
+#: Allows scripts from this server only, and requests to this server and its socket, which may be at another
+#: host. No page may frame these pages.
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src {allowed}; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -64,15 +63,15 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-#: What a browser may show by itself.
+#: Files that a browser may show as a page.
 _PAGES: Final = (".html", ".svg")
 _STATIC: Final = files("tidemark") / "console"
 
 
 @cache
 def built_from() -> str | None:
-    """The last commit that changed the package or its lock, with `-dirty` where files were not committed.
-    None in a checkout, which runs whatever its files say."""
+    """The last commit that changed the package or its lock, with `-dirty` if files were not committed; None
+    in a checkout."""
     try:
         return COMMIT_FILE.read_text().strip() or None
     except OSError:
@@ -84,8 +83,8 @@ _A_FILE: Final = {200: ("The file.", "ETag")}
 
 @router.get("/")
 async def front_page(request: Request) -> Response:
-    """What this is and where to read on, as a page for browsers and as JSON for programs."""
-    # CloudFront's cache does not tell requests apart by Accept.
+    """Describe the service and its paths, as a page for browsers and as JSON for programs."""
+    # Not cached, because CloudFront's cache key does not contain Accept.
     headers = {"Cache-Control": NO_STORE, "Vary": "Accept, Accept-Encoding"}
     is_browser = "text/html" in (header(request, "Accept") or "")
     response = _file_response(request, "front.html") if is_browser else JSONResponse(FACTS)
@@ -95,13 +94,13 @@ async def front_page(request: Request) -> Response:
 
 @router.get("/favicon.ico", status_code=204)
 async def favicon() -> Response:
-    """There is no icon. Browsers ask for it by themselves."""
+    """Answer browsers, which request an icon by themselves, that there is none."""
     return Response(status_code=204, headers={"Cache-Control": DOCUMENT})
 
 
 @router.get("/v1/health")
 async def health(backend: Served) -> dict[str, str | float | None]:
-    """Whether the server is up, and its own storage answers."""
+    """Check that the server is up, and that its own storage answers."""
     await _check_storage(backend)
     return {
         "status": "ok",
@@ -112,7 +111,8 @@ async def health(backend: Served) -> dict[str, str | float | None]:
 
 
 async def _check_storage(backend: Backend) -> None:
-    """Raises StorageSilent. Storage of AWS is not asked: without it a process is as healthy as any other."""
+    """Probe the process's own storage. Storage on AWS is not probed: a restart would not help if it failed.
+    Raises StorageSilent."""
     if backend.probe is not None:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
@@ -123,7 +123,7 @@ async def _check_storage(backend: Backend) -> None:
 
 @router.get(socket.PATH)
 async def socket_address(backend: Served) -> Response:
-    """Where clients open a socket, as a WebSocket URL or a path of this server."""
+    """Get the address of the socket: a WebSocket URL, or a path of this server."""
     url = backend.settings.socket_url
     if not url:
         raise RouteNotFound("This server has no socket: follow streams with live=long-poll or live=sse")
@@ -134,7 +134,7 @@ async def socket_address(backend: Served) -> Response:
     f"{socket.PATH}.js", response_class=Response, status_code=200, responses=answers(_A_FILE, AS_BYTES)
 )
 async def socket_module(request: Request) -> Response:
-    """An ES module for pages: a `fetch` for the official client, whose long-polls wait on the socket."""
+    """Get an ES module for pages: a `fetch` for the official client, whose long-polls wait on the socket."""
     return _file_response(request, "socket.js")
 
 
@@ -150,13 +150,13 @@ for _path, _handler in {
 
 @console_router.get("/v1/console", response_class=HTMLResponse, status_code=200, responses=answers(_A_FILE))
 async def console(request: Request) -> Response:
-    """The console: a page for people."""
+    """Get the console, a page for people."""
     return _file_response(request, "console.html")
 
 
 @console_router.get("/v1/docs", response_class=HTMLResponse, status_code=200, responses=answers(_A_FILE))
 async def docs(request: Request) -> Response:
-    """The OpenAPI document as a page."""
+    """Get the OpenAPI document as a page."""
     return _file_response(request, "docs.html")
 
 
@@ -164,14 +164,14 @@ async def docs(request: Request) -> Response:
     "/v1/console/{file}", response_class=Response, status_code=200, responses=answers(_A_FILE, AS_BYTES)
 )
 async def console_file(request: Request, file: str) -> Response:
-    """A part of the console."""
+    """Get a file of the console."""
     return _file_response(request, file)
 
 
 @cache
 def _file(name: str, *, is_compressed: bool) -> tuple[bytes, str, str]:
-    """The file's bytes as they are sent, its type and entity tag. Raises RouteNotFound: a name is one in the
-    folder, not a path."""
+    """Read a file: its bytes as they are sent, its type and its entity tag. Raises RouteNotFound unless the
+    name is in the folder, so a path leads nowhere else."""
     found = next((each for each in _STATIC.iterdir() if each.is_file() and each.name == name), None)
     kind = _TYPES.get("." + name.rpartition(".")[2])
     if found is None or kind is None:
@@ -188,7 +188,7 @@ def _file_response(request: Request, name: str) -> Response:
     headers = {"Cache-Control": REVALIDATED, "ETag": tag, "Vary": "Accept-Encoding"}
     if name.endswith(_PAGES):
         headers |= _page_headers(backend_of(request).settings.socket_url)
-    # A distribution that compresses makes the tag a weak one.
+    # `in` instead of `==`: a distribution that compresses the file makes the tag weak (`W/"…"`).
     if tag in (request.headers.get("If-None-Match") or ""):
         return Response(status_code=304, headers=headers)
     if is_compressed:
@@ -201,7 +201,7 @@ def _page_headers(socket_url: str) -> dict[str, str]:
     allowed = f"'self' {socket.scheme}://{socket.netloc}" if socket.netloc else "'self'"
     return {
         "Content-Security-Policy": _CONTENT_SECURITY_POLICY.format(allowed=allowed),
-        # No page that it opens, or that opens it, has a handle on its window.
+        # Pages that the console opens, or that open it, get no reference to its window.
         "Cross-Origin-Opener-Policy": "same-origin",
         "Referrer-Policy": "no-referrer",
     }

@@ -1,4 +1,4 @@
-"""Finds the operation that a request means, by its method and by its path as it was sent, and serves it."""
+"""Routing: finds the operation of a request by its method and its undecoded path, and serves it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidemark.protocol.errors import (
 from tidemark.subscriptions.configuration import check_subscription_id
 
 Demand = Callable[[Request, frozenset[Right]], Iterator[RequiredScope]]
-"""The scopes that a request requires, given the rights of which any is enough. Raises the ProtocolError of an
+"""Yields the scopes that a request requires; one of the rights is enough. Raises the ProtocolError of an
 invalid name."""
 
 
@@ -45,8 +45,8 @@ def never(_: Scope) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One method of a path. A token needs any of `rights` on what `demand` says; an operation without rights
-    needs no token, or its handler checks it."""
+    """One method of a path. A token needs one of `rights` to the targets of `demand`. An operation without
+    rights needs no token, or its handler checks the token."""
 
     method: str
     path: str
@@ -58,7 +58,7 @@ class Operation:
 
 
 def refused(error: ProtocolError) -> Operation:
-    """The operation of a request that means none, or has an invalid name in its path."""
+    """The operation of a request without an operation, or with an invalid name in its path."""
 
     def refuse(*_: object) -> NoReturn:
         raise error
@@ -66,7 +66,8 @@ def refused(error: ProtocolError) -> Operation:
     return Operation("", "", refuse, MANAGE, refuse)
 
 
-#: The same operations are at each of these. The names tell them apart in the OpenAPI document.
+#: The paths of a stream, all with the same operations. The keys are suffixes of operation ids in the OpenAPI
+#: document.
 STREAM_PATHS: Final = {
     "": STREAM_ROOTS[0] + "{path}",
     "ByAlias": STREAM_ROOTS[1] + "{path}",
@@ -77,7 +78,8 @@ _SEGMENT: Final = "[^/]*"
 _RESERVED: Final = (
     f"'{stream_key.LISTING}' is reserved for GET, which lists the bucket's streams; take another stream id"
 )
-#: What may stand for a name in a path, if that is not any segment. `/{bucket}/streams` lists a bucket.
+#: Patterns of names in a path that are not just any segment. `/{bucket}/streams` lists a bucket, so `streams`
+#: is no stream's name.
 _NAMES: Final = {
     "bucket": f"(?!{stream_key.PLAIN_BUCKET}(?:/|%2F|$)){_SEGMENT}",
     "stream": f"(?!{stream_key.LISTING}(?:/|$)){_SEGMENT}",
@@ -101,8 +103,8 @@ class Endpoint:
     by_method: dict[str, Operation] = field(default_factory=dict)
 
     def match(self, path: str) -> dict[str, str] | None:
-        """The names in the path, as `sent_path` writes it; None for another path. Raises Malformed,
-        StreamNotFound or InvalidSubscription for a name that is none."""
+        """Parse the names in a path of `sent_path`'s form; None for another path. Raises Malformed,
+        StreamNotFound or InvalidSubscription for an invalid name."""
         found = self.pattern.fullmatch(path)
         if found is None:
             return None
@@ -118,7 +120,7 @@ class Endpoint:
         return names
 
     def refusing(self) -> Operation:
-        """The operation of a method that the path does not have. It takes the right to manage."""
+        """The operation of a method that the path does not have. A token needs the right to manage."""
 
         async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
             hint = ""
@@ -134,19 +136,19 @@ class Endpoint:
 
 
 Find = Callable[[Scope], Operation]
-#: The scope key of the operation that a request means.
+#: The scope key of a request's operation.
 _OPERATION: Final = "tidemark.operation"
 
 
 class Operations:
-    """The operations by path and method. `load_more` has those of all other paths: it is called for the first
-    request to one of them."""
+    """The operations by path and method. `load_more` returns the operations of all other paths, and is called
+    with the first request to one of these."""
 
     def __init__(
         self, operations: Iterable[Operation], load_more: Callable[[], Iterable[Operation]] | None = None
     ) -> None:
         self._load_more = load_more
-        #: By path: those without names in it, and the others.
+        #: Endpoints by path: without names in the path, and with names.
         self._fixed: dict[str, Endpoint] = {}
         self._named: dict[str, Endpoint] = {}
         self._add(operations)
@@ -163,9 +165,8 @@ class Operations:
                 by_method.setdefault("HEAD", each)
 
     def find(self, scope: Scope) -> Operation:
-        """The operation that a request means, which is kept in its scope. Where there is none, it is one that
-        raises the error: its `demand` for an unknown path or an invalid name, its `app` for a method that the
-        path does not have."""
+        """Find the operation of a request, and keep it in the scope. For an unknown path or an invalid name,
+        return an operation whose `demand` raises the error; for an unknown method, one whose `app` does."""
         if (known := scope.get(_OPERATION)) is not None:
             return cast(Operation, known)
         try:
@@ -177,15 +178,15 @@ class Operations:
         return found
 
     def look_up(self, scope: Scope) -> Endpoint:
-        """The endpoint at the path. The names of the path are kept in the scope, and the stream's key for the
-        operations of a stream. Raises RouteNotFound, SubscriptionNotFound, and as `Endpoint.match`; Malformed
+        """Find the endpoint of a path. Keep the path's names in the scope, and for a stream's operations the
+        stream's key. Raises RouteNotFound, SubscriptionNotFound, the errors of `Endpoint.match`; Malformed
         also for a path that is not UTF-8."""
         path, encoded = request_path(scope)
         for root, endpoint in self._plain.items():
             if path.startswith(root) and not path.startswith(SUBSCRIPTION_ROOTS):
                 scope[STREAM] = stream_key.parse_plain_path(path.removeprefix(root), encoded=encoded)
                 return endpoint
-        # These have no names: whatever was encoded in them is the same path.
+        # Paths without names may be compared decoded, because no name in them can contain a slash.
         if (fixed := self._fixed.get(scope["path"])) is not None:
             return fixed
         path = sent_path(path, encoded=encoded)
@@ -210,7 +211,7 @@ _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console
 
 @dataclass(slots=True, eq=False)
 class HttpApplication:
-    """ASGI application: serves the operations, and answers what they raise. Handlers find it at
+    """ASGI application that serves the operations and answers their errors. Handlers reach it as
     `request.app`. `check_format` is called before the first request."""
 
     backend: Backend
@@ -227,8 +228,8 @@ class HttpApplication:
             if self.check_format is not None:
                 await self._require_format(self.check_format, scope["path"])
             query = scope.get("query_string", b"")
-            # A cache in front tells requests apart by the names as they were sent: the answer to `%6fffset=…`
-            # would be kept for requests without an offset.
+            # The cache key of the CDN has the names as they were sent: it would store the response to
+            # `%6fffset=…` as the response to a request without an offset.
             if b"%" in query and any(b"%" in pair.partition(b"=")[0] for pair in query.split(b"&")):
                 raise Malformed("Names of query parameters must not be percent-encoded")
             app = preflight() if scope["method"] == "OPTIONS" else self.find(scope).app
@@ -237,11 +238,11 @@ class HttpApplication:
             if STARTED in scope:
                 raise
             await answer_error(Request(scope), error)(scope, receive, send)
-            # Its frames hold the body, and often the future that holds the error.
+            # The traceback's frames keep the body in memory, and often a future with the error, a cycle.
             error.__traceback__ = None
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """From the start of the server to its end, where the platform lets the application see them."""
+        """Handle ASGI's lifespan: sample rates until the server ends, then close the backend."""
         async with self.rates.sampling() if self.rates else nullcontext():
             await receive()
             await send({"type": "lifespan.startup.complete"})
@@ -250,15 +251,15 @@ class HttpApplication:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _require_format(self, check: Callable[[], None], path: str) -> None:
-        """Nothing is served before `check` has said that this release may use the table. Not at a function's
-        start, which must not wait for a silent table. Raises FormatTooNew, and what storage raises."""
+        """Check that this release may use the table, before anything is served. A function's start is too
+        early, because it must not wait for a silent table. Raises FormatTooNew, and storage's errors."""
         try:
             await self.backend.run(check)
         except FormatTooNew as error:
             _log.critical("%s", error.message)
             raise
         except ProtocolError:
-            # A process that cannot ask yet serves what is not stored, and asks again next time.
+            # Without storage, serve the paths that need none, and check again with the next request.
             if not path.startswith(_NOT_STORED):
                 raise
         if self.backend.stores.format_epoch >= 0:
@@ -266,31 +267,31 @@ class HttpApplication:
 
 
 def not_found(path: str) -> ProtocolError:
-    """The error of a path that no endpoint has. Raises Malformed for a bucket's id that is none."""
+    """The error for a path without an endpoint. Raises Malformed for an invalid bucket id."""
     if path.startswith(SUBSCRIPTION_ROOTS):
         return SubscriptionNotFound()
     first = unquote(path.removeprefix("/").partition("/")[0])
-    # Also `*`, a target that is no path (RFC 9112 §3.2.4).
+    # `*`, a request target that is no path (RFC 9112 §3.2.4), comes here too.
     if first.partition("/")[0] != stream_key.PLAIN_BUCKET:
         stream_key.parse_bucket_id(first)
     return RouteNotFound()
 
 
 def sent_path(path: str, *, encoded: bool) -> str:
-    """The path with every character decoded but slashes and percent signs inside of names. Raises Malformed
-    for a path that is not UTF-8, or that a gateway has decoded so that it may be another one."""
+    """Decode a path, except slashes and percent signs inside names. Raises Malformed for a path that is not
+    UTF-8, or that is ambiguous because a gateway has decoded it."""
     if encoded and "%" not in path:
         return path
     segments = (stream_key.parse_segment(segment, encoded=encoded) for segment in path.split("/"))
     return "/".join(segment.replace("%", "%25").replace("/", "%2F") for segment in segments)
 
 
-#: Paths that reveal nothing about streams: not even the origin secret is needed.
+#: Paths that reveal nothing about streams, and need neither token nor origin secret.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
 
 
 def is_open(scope: Scope) -> bool:
-    """Whether it needs neither token nor origin secret. A path that is not UTF-8 gets its error later."""
+    """Whether the path is in `OPEN_PATHS`. A path that is not UTF-8 gets its error later."""
     try:
         return request_path(scope)[0] in OPEN_PATHS
     except Malformed:

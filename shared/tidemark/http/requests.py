@@ -1,4 +1,4 @@
-"""Parses requests: headers, query and path become the values that the protocol's rules take."""
+"""Parses headers, query and path into the values of the protocol's rules."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 from tidemark.service.start_point import parse_last
 
-#: In the scope of a request: the key of the stream that it is about.
+#: The scope key of a request's StreamKey.
 STREAM: Final = "tidemark.stream"
-#: How many bytes of the body have come; for requests that write, on a server of one's own.
+#: The scope key of the received bytes of the body; only for writes, on a server or container.
 RECEIVED: Final = "tidemark.received"
-#: The function by which a handler gives back the room of its large body, before the response.
+#: The scope key of the function that releases the memory reserved for a large body, before the response.
 GIVE_BACK: Final = "tidemark.give_back"
 #: The scope key of a checked request's grants.
 ACCESS: Final = "tidemark.access"
@@ -40,20 +40,20 @@ STREAM_ROOT: Final = "/v1/stream/"
 #: Scope keys in which `BehindEdge` stores the request's path and host, as the edge reports them.
 EDGE_PATH: Final = "tidemark.edge_path"
 EDGE_HOST: Final = "tidemark.edge_host"
-#: The second is an alias: `@durable-streams/proxy` uses it.
+#: The second root is an alias, which `@durable-streams/proxy` uses.
 STREAM_ROOTS: Final = (STREAM_ROOT, "/v1/streams/")
-#: The durable proxy.
+#: The root of the durable proxy.
 PROXY_ROOT: Final = "/v1/proxy"
-#: Below these are subscriptions (§6).
+#: The roots of subscriptions (§6).
 SUBSCRIPTION_ROOTS: Final = tuple(f"{root}{RESERVED_SEGMENT}/" for root in STREAM_ROOTS)
 
 FORK_HEADERS: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
 PRODUCER_HEADERS: Final = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
-#: They set what is kept of a stream, or of the streams of a bucket.
+#: Headers that set retention and compaction of a stream, or of the streams of a bucket.
 SETTING_HEADERS: Final = (AGE_HEADER, SIZE_HEADER, *COMPACTION_HEADERS)
-#: One size everywhere: in base64 inside its event it must fit a Lambda request of 6 MB.
+#: The largest body on every platform: as base64 in its event it must fit a Lambda request of 6 MB.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-#: A body that is too large is read up to this size, so that the client gets to read the response.
+#: A body that is too large is read up to this size, so that the client can read the response.
 DRAIN_BYTES: Final = 32 * 1024 * 1024
 
 #: A content type whose commas are all in quoted parameters (RFC 9110 §5.6.4).
@@ -71,7 +71,7 @@ class Live(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """`live` None is a catch-up read; with `last`, backwards."""
+    """A parsed read: a catch-up read if `live` is None, backwards with `last`."""
 
     read_from: ReadFrom
     live: Live | None
@@ -81,15 +81,15 @@ class ReadRequest:
 
 
 def header(request: Request, name: str) -> str | None:
-    """A header's value, without the spaces and tabs around it; repeats are joined, as gateways do."""
+    """A header's value, without spaces and tabs around it. Repeated headers are joined, as gateways do."""
     key = name.lower().encode()
     values = [value.decode("latin-1").strip(" \t") for each, value in request.scope["headers"] if each == key]
     return ", ".join(values) if values else None
 
 
 def single_header(request: Request, name: str) -> str | None:
-    """The value of a header that has only one. Raises Malformed for a repeat that can be seen: behind
-    API Gateway it looks like one value with a comma in it, which the header's own form must refuse."""
+    """The value of a header that must occur once. Raises Malformed for a repeated header. Behind API Gateway
+    repeats look like one value with a comma, which the header's own parser must refuse."""
     key = name.lower().encode()
     values = [value for each, value in request.scope["headers"] if each == key]
     if len(values) > 1:
@@ -103,7 +103,7 @@ def plain_name(path: str) -> str | None:
 
 
 def check_each_given_once(request: Request) -> None:
-    """Raises Malformed if a parameter of the query is given twice, which means nothing."""
+    """Raises Malformed if a query parameter is given twice."""
     for name in request.query_params:
         single(request, name)
 
@@ -111,8 +111,8 @@ def check_each_given_once(request: Request) -> None:
 def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     """The request's path, and whether percent-encoding is still in it.
 
-    The edge says which path it received. A function URL hands on the path as it was sent. An HTTP API decodes
-    it first, twice, and cuts it at a question mark that appears (`tests/stack/events.py: decode_path`).
+    The edge passes the path that it received. A function URL passes the path as it was sent. An HTTP API
+    decodes the path twice, and cuts it at a decoded question mark (`tests/stack/events.py: decode_path`).
     """
     if EDGE_PATH in scope:
         return str(scope[EDGE_PATH]), True
@@ -133,13 +133,13 @@ def handshake_request(scope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def url_path(request: Request) -> str:
-    """The request's path as it stands in a URL, however much of it was decoded on the way."""
+    """The request's path, percent-encoded as in a URL."""
     path, encoded = request_path(request.scope)
     return quote(path, safe=_PATH_CHARACTERS + ("%" if encoded else ""))
 
 
 def is_closing(request: Request) -> bool:
-    """§4.1: only `true`, in any case; any other value counts as absent."""
+    """Whether `Stream-Closed` is `true`, in any case; any other value counts as absent (§4.1)."""
     values = (single_header(request, "Stream-Closed") or "").lower().split(",")
     if len(values) > 1 and "true" in (value.strip() for value in values):
         raise Malformed("Stream-Closed must be sent once, as true")
@@ -147,7 +147,8 @@ def is_closing(request: Request) -> bool:
 
 
 def parse_body_type(request: Request) -> ContentType | None:
-    """Raises Malformed, also for two types that a gateway joined: a comma belongs in quotes only."""
+    """Parse Content-Type. Raises Malformed, also for a comma outside of quotes: two types that a gateway
+    joined."""
     value = single_header(request, "Content-Type")
     if value and "," in value and not _ONE_TYPE.fullmatch(value):
         raise Malformed(f"Content-Type must be sent once, as type/subtype; got {value[:80]!r}")
@@ -155,7 +156,7 @@ def parse_body_type(request: Request) -> ContentType | None:
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises UnsupportedEncoding and PayloadTooLarge before anything is written."""
+    """Read the whole body. Raises UnsupportedEncoding, PayloadTooLarge."""
     coding = single_header(request, "Content-Encoding") or "identity"
     chunks: list[bytes] = []
     size = 0
@@ -180,7 +181,7 @@ async def parse_create(request: Request) -> CreateRequest:
     if body_type is not None and body_type.essence in _FORMS:
         raise Malformed(
             f"{body_type.essence} is a form's type, not a stream's; "
-            "add a header such as Content-Type: text/plain (curl -d sends a form's type unless it is told)"
+            "add a header such as Content-Type: text/plain (curl -d sends a form's type by default)"
         )
     retention, compaction = parse_settings(request)
     return CreateRequest(
@@ -197,13 +198,13 @@ async def parse_create(request: Request) -> CreateRequest:
 
 
 def parse_settings(request: Request) -> tuple[Retention, Compaction | None]:
-    """What is kept of a stream, or of the streams of a bucket. Raises Malformed."""
+    """Parse retention and compaction of a stream, or of the streams of a bucket. Raises Malformed."""
     age, size, *compaction = map(partial(single_header, request), SETTING_HEADERS)
     return parse_retention(age, size), parse_compaction(*compaction)
 
 
 def parse_fork(request: Request) -> ForkPoint | None:
-    """The three fork headers (§4.2); the other two mean nothing without the source."""
+    """Parse the three fork headers (§4.2). Raises Malformed for the other two without the source."""
     source, offset_token, sub_offset = map(partial(single_header, request), FORK_HEADERS)
     if source is None:
         if offset_token is not None or sub_offset is not None:
@@ -214,7 +215,7 @@ def parse_fork(request: Request) -> ForkPoint | None:
 
 
 def parse_stream_path(name: str, path: str) -> StreamKey:
-    """The stream at the path of a URL on this server, which the header or parameter `name` gives. Raises
+    """Parse the path of a stream on this server, the value of the header or parameter `name`. Raises
     Malformed, and StreamNotFound for a reserved name."""
     key = None
     if path.startswith("/") and "?" not in path and "#" not in path:
@@ -238,7 +239,7 @@ async def parse_append(request: Request) -> AppendRequest:
     stream_seq = parse_stream_seq(single_header(request, "Stream-Seq"))
     if_match = parse_if_match(header(request, "If-Match"))
     body = await read_body(request)
-    # A close without a body ignores whatever type a client attaches by habit (§5.2).
+    # A close without a body ignores the content type, which some clients always send (§5.2).
     body_type = parse_body_type(request) if body else None
     return AppendRequest(body_type, body, is_closing(request), stream_seq, claim, if_match)
 
@@ -260,8 +261,8 @@ def parse_read(request: Request) -> ReadRequest:
         )
     if last is not None and (live is not None or read_from == offset.EARLIEST):
         raise Malformed(
-            "last is of the messages before offset: now, or a Stream-Start-Offset that this server gave; "
-            "and it goes without live"
+            "last counts the messages before offset, which must be now, or a Stream-Start-Offset that this "
+            "server gave; and last takes no live"
         )
     parse = caching.parse_cursor if live else caching.known_cursor
     return ReadRequest(
@@ -274,8 +275,8 @@ def parse_read(request: Request) -> ReadRequest:
 
 
 def last_event_id(request: Request) -> str | None:
-    """The id of the last event that a browser's EventSource saw, as it says when it connects again (HTML,
-    server-sent events). Raises Malformed."""
+    """The id of the last event that a browser's EventSource has received, which it sends when it reconnects
+    (HTML, server-sent events). Raises Malformed."""
     value = header(request, "Last-Event-ID")
     if value and not EVENT_ID.fullmatch(value):
         raise Malformed(f"Last-Event-ID must be the id of an event of this stream, got {value!r:.80}")

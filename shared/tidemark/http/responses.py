@@ -1,4 +1,4 @@
-"""Renders responses: what the rules decided becomes status, headers and body."""
+"""Renders the results of the operations as responses: status, headers and body."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
 from tidemark.service.read import Reading
 
-#: The path below which a proxy serves this server.
+#: A valid X-Forwarded-Prefix: the path below which a proxy serves this server.
 _PREFIX: Final = re.compile(r"(/[\w.~%-]+)+/?", re.ASCII)
-#: An HTTP API gives a response without a type this one.
+#: The content type of responses without a body: an HTTP API would add this type anyway.
 EMPTY: Final = {"Content-Type": "application/json"}
 _EVENTS: Final = ContentType("text/event-stream", "text/event-stream")
 
 
 def created(request: Request, made: Created) -> Response:
-    """201 for a new stream, 200 for one that is there as asked for (§5.1)."""
+    """Render 201 for a new stream, 200 for an existing stream with the same settings (§5.1)."""
     headers = _head_headers(made.head)
     if made.is_new:
         headers["Location"] = absolute_url(request)
@@ -39,7 +39,7 @@ def created(request: Request, made: Created) -> Response:
 
 
 def absolute_url(request: Request) -> str:
-    """The request's URL as the client wrote it, whatever proxy is in front."""
+    """The request's URL as the client sent it to the proxies in front."""
     return root_url(request) + url_path(request)
 
 
@@ -54,7 +54,7 @@ def root_url(request: Request) -> str:
 
 
 def appended(request: AppendRequest, outcome: Outcome) -> Response:
-    """204, or 200 for a producer's new data (§5.2.1)."""
+    """Render 204, or 200 for a producer's new data (§5.2.1)."""
     headers = {
         "Stream-Next-Offset": render_offset(outcome.next_offset),
         "ETag": caching.render_tail_etag(outcome.incarnation, outcome.next_offset, closed=outcome.closed),
@@ -71,7 +71,7 @@ def appended(request: AppendRequest, outcome: Outcome) -> Response:
 
 
 def metadata(known: StreamHead) -> Response:
-    """§5.5. `Stream-TTL` is the window, not what is left of it."""
+    """Render the response to HEAD (§5.5). `Stream-TTL` is the configured time, not the remaining time."""
     expiry = known.record.expiry
     headers = _head_headers(known) | {"Cache-Control": caching.NO_STORE}
     if expiry.ttl_seconds is not None:
@@ -86,12 +86,12 @@ def metadata(known: StreamHead) -> Response:
     if known.record.snapshot is not None:
         headers["Stream-Snapshot-Offset"] = render_offset(known.record.snapshot.offset)
     response = Response(headers=headers)
-    del response.headers["Content-Length"]  # The response to HEAD does not say how long a body would be.
+    del response.headers["Content-Length"]  # The length of the body of GET is unknown here.
     return response
 
 
 def setting_headers(retention: Retention, compaction: Compaction | None) -> dict[str, str]:
-    """Those of a stream, or of a bucket's streams."""
+    """The headers of a stream's settings, or of the settings of a bucket's streams."""
     settings: dict[str, str | int] = {**retention.named(AGE_HEADER, SIZE_HEADER)}
     if compaction is not None:
         settings |= compaction.named(*COMPACTION_HEADERS)
@@ -99,9 +99,9 @@ def setting_headers(retention: Retention, compaction: Compaction | None) -> dict
 
 
 def data_headers(content_type: ContentType) -> dict[str, str]:
-    """The headers of each response with bytes that a client wrote, also of a 304, which renews the headers
-    that a browser has kept. As a page they are of no origin: scripts do not run, and nothing is shared with
-    the console."""
+    """The headers of each response with bytes from a client, and of a 304, because a browser updates its
+    cached headers from it. `sandbox`: opened as a page, the bytes have no origin, so scripts do not run, and
+    the console's data is out of reach."""
     headers = {"Content-Type": content_type.served, "Content-Security-Policy": "sandbox"}
     if content_type.is_active:
         headers["Content-Disposition"] = "attachment"
@@ -122,7 +122,7 @@ def _head_headers(head: StreamHead) -> dict[str, str]:
 
 
 def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
-    """A catch-up read (§5.6): the page, or 304 where the client has it already."""
+    """Render a catch-up read (§5.6): the page, or 304 if the client has this page already."""
     cursor = caching.decide_catch_up_cursor(request.cursor, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=reading.page.closed)
     if request.read_from != NOW or request.last is not None:
@@ -133,7 +133,7 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
 
 
 def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
-    """A long-poll's response (§5.7): 200 with data, 204 without."""
+    """Render a long-poll (§5.7): 200 with data, 204 without."""
     cursor = caching.decide_cursor(request.cursor, now_ms, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=False)
     if not reading.page.has_data:
@@ -146,7 +146,8 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
 def _reading_headers(
     request: ReadRequest, reading: Reading, now_ms: int, cursor: int, *, closed: bool
 ) -> dict[str, str]:
-    """`closed`: that nothing follows is final, and may be kept by a cache, data or not."""
+    """The headers of a read. `closed`: the response states the stream's end, which is final, so caches may
+    keep the response even without data."""
     record, page = reading.record, reading.page
     headers = data_headers(record.content_type) | _beginning(request, record)
     headers["Stream-Next-Offset"] = render_offset(page.end)
@@ -154,7 +155,7 @@ def _reading_headers(
         headers["Stream-Start-Offset"] = render_offset(page.start)
     if page.closed:
         headers["Stream-Closed"] = "true"
-    if closed or not page.closed:  # A page before the end may be read later: the cursor names the stream.
+    if closed or not page.closed:  # Omitted only from a live read at the end of a closed stream.
         headers["Stream-Cursor"] = str(cursor)
     if page.up_to_date:
         headers["Stream-Up-To-Date"] = "true"
@@ -170,7 +171,7 @@ def _reading_headers(
 
 
 def _beginning(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
-    """Where a read from the earliest begins, if what was before is gone: the reader did not say it."""
+    """For a read from offset -1 of a stream whose first messages are gone: the offset at which it begins."""
     if request.read_from != EARLIEST or not record.retained:
         return {}
     return {"Stream-Retained-Offset": render_offset(record.retained)}
@@ -184,8 +185,8 @@ def _etag(reading: Reading) -> str:
 
 
 def event_stream_headers(request: ReadRequest, reading: Reading) -> dict[str, str]:
-    """The tag is of the first page, and names the incarnation. The last header is for nginx, which would keep
-    the events until the response has ended."""
+    """The headers of an event stream. The ETag belongs to the first page, and names the incarnation.
+    X-Accel-Buffering keeps nginx from holding events back until the end of the response."""
     record = reading.record
     headers = (
         data_headers(_EVENTS)
@@ -198,8 +199,8 @@ def event_stream_headers(request: ReadRequest, reading: Reading) -> dict[str, st
 
 
 def resumed(request: Request, last: str) -> Response:
-    """Leads an EventSource to the address with the id of its last event as the offset, so that a cache in
-    front tells the two apart."""
+    """Redirect an EventSource to the URL whose offset is the id of its last event, so that caches store that
+    response under another key."""
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "offset"]
     location = f"?{urlencode([*query, ('offset', last)])}"
     return Response(status_code=307, headers={"Location": location, "Cache-Control": caching.NO_STORE})

@@ -1,8 +1,8 @@
-"""The answers to `watch` on a socket (`docs/reference/socket.md`): who may watch, and where the tail is.
+"""Answers `watch` messages on a socket (`docs/reference/socket.md`): checks the right and returns the tail.
 
-The server's own sockets are in `socket_session.py`. On AWS API Gateway holds the connections, and nothing is
-kept of them but their watches: waiters in the table, which the notifier tells (`SocketEvents`). It also finds
-out which connections are gone; the others' watches lapse.
+The server's own sockets are in `socket_session.py`. On AWS, API Gateway holds the connections
+(`SocketEvents`), and only their watches are stored, as waiters in the table. The notifier sends news to the
+waiters' connections, and detects closed ones; other watches lapse.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from tidemark.settings import AuthorizationSettings, Settings
 
 Begun = Mapping[StreamKey, Watched | BaseException]
 Begin = Callable[[Mapping[StreamKey, str], int | None], Awaitable[Begun]]
-"""Registers watches under these names, which end with the token, then reads the tails. Raises Malformed for
-too many."""
+"""Registers watches under these names until the token expires, then reads the tails. Raises Malformed for too
+many watches."""
 
 _READ = frozenset({authorization.Right.READ})
 
 
 class WatchAnswers:
-    """A watch takes the right to read the stream; nobody else learns whether it exists. There are no cookies,
-    so a page of another origin can do no more than its own token allows."""
+    """Checks and answers watches. A watch needs the right to read the stream; without it, the answer does not
+    reveal whether the stream exists. Pages of other origins may connect, because no cookie grants them a
+    right: they need a token of their own."""
 
     def __init__(self, settings: AuthorizationSettings, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self._without_token = authorization.EVERYTHING
-        #: authorization.Access by token; None where no tokens are checked.
+        #: Returns a token's grants; None if the server checks no tokens.
         self._granted: Callable[[str], Awaitable[authorization.Access]] | None = None
         if settings.is_on:  # Imported here because the libraries add a tenth of a second to a cold start.
             from tidemark.http.security.authorization import make_check
@@ -53,8 +54,8 @@ class WatchAnswers:
             self._granted = make_check(settings, asyncio.to_thread)
 
     async def watch(self, frame: Frame, begin: Begin) -> list[Message]:
-        """The answers for the streams that it names. The token is checked once for all of them. A stream is
-        watched once, under the last of its names. Raises Malformed for too many."""
+        """Return an answer for each stream in the frame. The token is checked once. A stream with several
+        names is watched under the last one. Raises Malformed for too many watches."""
         has_token = frame.token is not None
         keys: dict[str, StreamKey] = {}
         refused: dict[str, ProtocolError] = {}
@@ -74,7 +75,7 @@ class WatchAnswers:
             begun = await begin(names, access.until_ms) if names else {}
         except Malformed:
             raise
-        except Exception as failure:  # noqa: BLE001 - whatever it is, each stream is answered
+        except Exception as failure:  # noqa: BLE001 - each stream gets an answer after any error
             return [failure_message(name, failure, has_token=has_token) for name in frame.watch]
 
         def answer(name: str) -> Message:
@@ -87,7 +88,7 @@ class WatchAnswers:
 
 
 def failure_message(name: str, failure: BaseException, *, has_token: bool = False) -> Message:
-    """The message to the client in place of the tail. It is counted as a response of its status would be."""
+    """The error message to the client in place of the tail. Counted like a response with this status."""
     status, told = 500, INTERNAL
     if isinstance(failure, ProtocolError):
         status, told = failure.status, told_message(failure, has_token=has_token)
@@ -96,7 +97,7 @@ def failure_message(name: str, failure: BaseException, *, has_token: bool = Fals
 
 
 def find_keys(names: Iterable[str]) -> list[StreamKey]:
-    """The streams of these names; one that is no stream's name has none."""
+    """The keys of the streams with these names, without invalid names."""
     keys: dict[StreamKey, None] = {}
     for name in names:
         with suppress(ProtocolError):
@@ -117,14 +118,14 @@ def _require_read(access: authorization.Access, key: StreamKey, *, has_token: bo
 
 
 class SocketEvents:
-    """Answers the messages of any number of connections."""
+    """Answers the messages of all connections."""
 
     def __init__(self, stores: Stores, settings: Settings) -> None:
         self._stores = stores
         self._answers = WatchAnswers(settings.authorization, stores.clock_ms)
 
     async def answer(self, event: Mapping[str, Any]) -> list[socket.Message]:
-        """The messages that answer the client's message."""
+        """Return the messages that answer a client's message."""
         context = event["requestContext"]
         connection_id, asked_ms = context["connectionId"], context["requestTimeEpoch"]
         try:
@@ -133,7 +134,7 @@ class SocketEvents:
             answers = await self._answers.watch(frame, partial(self._begin, connection_id, asked_ms, frame))
         except ProtocolError as error:
             return [socket.refusal_message(error)]
-        # A repeated watch that is refused is over too.
+        # If a repeated watch is refused, the earlier watch ends too.
         refused = [answer["stream"] for answer in answers if "status" in answer]
         if ended := find_keys((*frame.unwatch, *refused)):
             self._end(connection_id, ended, asked_ms)
@@ -168,7 +169,7 @@ class SocketEvents:
         return begin_watches(stores, list(names), register)  # An environment has one message at a time.
 
     def _end(self, connection_id: str, keys: Sequence[StreamKey], asked_ms: int) -> None:
-        """A watch that cannot be removed now lapses."""
+        """Remove watches. After an error the watch lapses by itself."""
         with suppress(ProtocolError):
             end_watches(self._stores.table, connection_id, keys, asked_ms, self._stores.concurrency.each)
 
@@ -182,7 +183,7 @@ def _text(event: Mapping[str, Any]) -> str:
 
 
 def create_socket_handler(settings: Settings) -> Handler:
-    """Raises InvalidSetting for a function that would tell everybody without a token."""
+    """Make the function's handler. Raises InvalidSetting if everybody could watch without a token."""
     settings.authorization.check_not_open()
     events = SocketEvents(connect(settings, recent_bytes=0), settings)
     thread_loop()

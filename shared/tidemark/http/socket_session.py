@@ -1,4 +1,4 @@
-"""`/v1/socket` of a server: open sockets whose streams the hub watches (`docs/reference/socket.md`)."""
+"""`/v1/socket` of a server or container: its open sockets (`docs/reference/socket.md`)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.watch import Watched
 from tidemark.wake.follow import Watch
 
-#: A client that sends more messages is read more slowly: as many at once, and then so many in a second.
+#: Messages read from a client in a second; also the burst size of the token bucket. Further messages wait.
 MESSAGES_PER_SECOND: Final = 50
 
 
 class Sockets:
-    """ASGI middleware in front of everything that refuses requests. A handshake is a GET of the same path:
-    whatever refuses the GET refuses it too."""
+    """ASGI middleware around all middleware that refuses requests. A handshake is passed on as a GET of the
+    same path, and is refused if the GET is refused."""
 
     def __init__(self, app: ASGIApp, backend: Backend) -> None:
         self._app = app
@@ -51,7 +51,7 @@ class Sockets:
             await SocketSession(self._backend, self._answers, receive, send).run()
 
     async def _refusal(self, scope: Scope) -> list[Message] | None:
-        """The messages of an HTTP response, or None for a socket that may be opened."""
+        """Return the messages of an HTTP response that refuses the handshake; None if the socket may open."""
         sent: list[Message] = []
 
         async def nothing() -> Message:
@@ -67,7 +67,7 @@ class Sockets:
 
 
 class SocketSession:
-    """One open socket. It holds one task, and another one while there is something to tell."""
+    """One open socket. Uses one task, and a second one while it sends news."""
 
     def __init__(self, backend: Backend, answers: WatchAnswers, receive: Receive, send: Send) -> None:
         self._backend = backend
@@ -75,20 +75,20 @@ class SocketSession:
         self._receive = receive
         self._send = send
         self._watches: dict[StreamKey, Watch] = {}
-        #: The watches whose tail may have moved, in the order in which they were woken.
+        #: Watches whose tail may have moved, in the order of their wake-ups.
         self._woken: dict[Watch, None] = {}
         self._telling: asyncio.Task[None] | None = None
         self._pace = TokenBucket(MESSAGES_PER_SECOND)
 
     async def run(self) -> None:
-        """Until the client, or the server, closes it."""
+        """Serve the socket until the client or the server closes it."""
         try:
             while (message := await self._receive())["type"] == "websocket.receive":
-                while wait_seconds := self._pace.take():  # noqa: ASYNC110 - it waits for time alone
+                while wait_seconds := self._pace.take():  # noqa: ASYNC110 - there is no event to wait for
                     await asyncio.sleep(wait_seconds)
                 await self._answer(message.get("text"))
         except OSError:
-            pass  # The client left while it was being told something.
+            pass  # The client disconnected while a message was sent.
         finally:
             for key in list(self._watches):
                 self._end(key)
@@ -106,7 +106,7 @@ class SocketSession:
         except Malformed as error:
             await self._tell([refusal_message(error)])
             return
-        for key in (*find_keys(frame.unwatch), *named):  # A repeated watch that is refused is over too.
+        for key in (*find_keys(frame.unwatch), *named):  # A refused repeat of a watch ends the watch too.
             self._end(key)
         began = time.monotonic()
         answers = await self._answers.watch(frame, partial(self._begin_all, frame))
@@ -123,7 +123,7 @@ class SocketSession:
         return dict(zip(names, begun, strict=True))
 
     async def _begin(self, name: str, key: StreamKey, *, wants_data: bool) -> Watched:
-        """Listen, register, read the tail. Raises ProtocolError."""
+        """Listen, register the watch, and read the tail. Raises ProtocolError."""
         watch = self._watches[key] = Watch(self._backend, name, key, self._moved, wants_data=wants_data)
         self._backend.wake.hub.start_waiting(self, socket.MAX_LEASE_SECONDS)
         try:
@@ -144,14 +144,14 @@ class SocketSession:
             self._backend.wake.hub.stop_waiting(self)
 
     def _end_lapsed(self) -> None:
-        """A lease that has ended counts as no watch."""
+        """End the watches whose lease has expired."""
         now = time.monotonic()
         for key in [key for key, watch in self._watches.items() if now >= watch.ends_at]:
             self._end(key)
 
     def _moved(self, watch: Watch) -> None:
         if self._watches.get(watch.key) is not watch:
-            return  # It ended on the way.
+            return  # The watch has ended meanwhile.
         self._woken[watch] = None
         if self._telling is None:
             self._telling = asyncio.get_running_loop().create_task(self._tell_woken())
@@ -163,21 +163,21 @@ class SocketSession:
                 found = await asyncio.gather(*map(self._look, woken))
                 await self._tell([message for message in found if message])
         except OSError:
-            pass  # The client is gone, and `run` ends.
+            pass  # The client has disconnected, and `run` ends too.
         finally:
             self._telling = None
 
     async def _look(self, watch: Watch) -> socket.Message | None:
-        """The message about a stream whose tail has moved, or that has ended; None if there is no news."""
+        """Return the message for a stream whose tail has moved, or that has ended; None without news."""
         if time.monotonic() >= watch.ends_at:
-            return None  # It is no watch any more; the next message of the client ends it.
+            return None  # The lease has expired; `_end_lapsed` removes the watch.
         try:
             message = await watch.message()
             is_over = message is not None and "closed" in message
-        except Exception as failure:  # noqa: BLE001 - whatever it is, the client is not left waiting
+        except Exception as failure:  # noqa: BLE001 - the client gets a message after any error
             message, is_over = failure_message(watch.name, failure), True
         if self._watches.get(watch.key) is not watch:
-            return None  # It has ended in the meantime.
+            return None  # The watch has ended meanwhile.
         if is_over:
             self._end(watch.key)
         return message

@@ -1,7 +1,7 @@
-"""The operations of a stream (§5): one function for each, with what it takes and answers.
+"""The operations of a stream (§5): one handler for each, with its parameters and responses.
 
-The FastAPI application (`api.py`) takes them as its routes, and so do the functions that write and read.
-Those import FastAPI with the first request for anything else: its import takes as long as all of theirs.
+The server and the functions call these handlers without FastAPI. A function imports FastAPI only with the
+first request for another path, because the import would double the time of a cold start's imports.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tidemark.service.start_point import read_back
 from tidemark.wake.follow import read_or_wait
 
 Answers = Mapping[int, tuple[str, ...]]
-"""A meaning, and the names of headers, for each status of an operation's own."""
+"""For each status of an operation: its meaning, then the names of its headers."""
 StreamHandler = Callable[[Request, Backend, StreamKey], Awaitable[Response]]
 _Handler = TypeVar("_Handler", bound=StreamHandler)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOperation:
-    """A token needs any of `rights`. `takes` names parameters of the OpenAPI document; `body` and `data` are
-    whether the request has a body, and the answer data."""
+    """A handler and its description. A token needs one of `rights`. `takes` names parameters of the OpenAPI
+    document. `body`: the request has a body. `data`: the response has the stream's data."""
 
     method: str
     handler: StreamHandler
@@ -66,8 +66,9 @@ def operation(
 
 
 def required_scopes(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
-    """A fork reads its source and keeps its name in use; for that a right to read is not enough. The
-    creation reports errors in the headers."""
+    """The required scopes of a stream's operation. A fork needs the right to read its source, and a right to
+    fork, because a fork keeps the source's name in use. Errors in the fork headers are reported later, by
+    `create_stream`."""
     key: StreamKey = request.scope[requests.STREAM]
     yield RequiredScope(Target(key.bucket, key.stream_id), rights)
     if request.method != "PUT":
@@ -83,8 +84,8 @@ def required_scopes(request: Request, rights: frozenset[Right]) -> Iterator[Requ
 
 
 def stream_operations() -> list[Operation]:
-    """Their handlers are called with the request: FastAPI would solve the parameters that they do not have,
-    which is a sixth of the CPU of an append."""
+    """The operations as routes. Handlers are called directly, because FastAPI's handling of parameters costs
+    a sixth of the CPU of an append."""
     return [
         Operation(
             each.method,
@@ -118,11 +119,11 @@ _T = TypeVar("_T")
 
 
 class HungUp(Exception):
-    """The client hung up before its response was ready."""
+    """The client disconnected before its response was ready."""
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """The work's result. Raises HungUp, and then the work has been stopped."""
+    """Return the work's result. Cancel the work and raise HungUp if the client disconnects first."""
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(hang_up(receive))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -133,17 +134,17 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) 
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
-        del working  # Else it is in a cycle with its failure's traceback.
+        del working  # Else a reference cycle with its error's traceback keeps it in memory.
 
 
 async def hang_up(receive: Receive) -> None:
-    """Returns once the client has disconnected. Data that it still sends is discarded."""
+    """Return when the client has disconnected. Further data from the client is discarded."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-#: PUT changes no existing stream, so the right to write is enough to create one, as agents do that own a
-#: prefix. The right to manage is enough too: managers set up streams for other writers.
+#: PUT never changes an existing stream, so the right to write is enough, for agents that own a prefix. The
+#: right to manage is enough too, for managers that create streams for other writers.
 @operation(
     "PUT",
     "write manage",
@@ -157,7 +158,7 @@ async def hang_up(receive: Receive) -> None:
     body=True,
 )
 async def create_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
-    """Create a stream, or find it there as asked for (§5.1); or fork one (§4.2)."""
+    """Create a stream (§5.1), or fork one (§4.2). Succeeds if the stream exists with the same settings."""
     check_new_name(key)
     create_request = await requests.parse_create(request)
     made = await backend.call(create, key, create_request)
@@ -181,14 +182,14 @@ async def create_stream(request: Request, backend: Backend, key: StreamKey) -> R
     body=True,
 )
 async def append_to_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
-    """Append, close, or both (§5.2, §5.3)."""
+    """Append to a stream, close it, or both (§5.2, §5.3)."""
     append_request = await requests.parse_append(request)
     try:
         outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
     except PreconditionFailed:
         if request.scope.get(requests.ACCESS, EVERYTHING).may_read(key):
             raise
-        raise PreconditionFailed from None  # A guess must not tell where the tail is.
+        raise PreconditionFailed from None  # Hides the tail from a token that may not read.
     PROCESS.appended(len(append_request.body))
     return responses.appended(append_request, outcome)
 
@@ -206,7 +207,7 @@ _KEPT: Final = ("Stream-Retained-Offset", "Stream-Compacted-Offset", "Stream-Sna
 
 @operation("HEAD", "read", {200: ("The stream exists.", *_TAIL, "ETag", *_SETTINGS, *_KEPT)})
 async def stream_metadata(_: Request, backend: Backend, key: StreamKey) -> Response:
-    """What kind of stream it is, and where its tail is (§5.5)."""
+    """Get a stream's settings and its tail (§5.5)."""
     return responses.metadata(await backend.call(load_head, key))
 
 
@@ -225,7 +226,7 @@ async def stream_metadata(_: Request, backend: Backend, key: StreamKey) -> Respo
 async def read_stream(
     request: Request, backend: Backend, key: StreamKey, end_error: EndError | None = None
 ) -> Response:
-    """Read a page, wait for one, or follow as an event stream (§5.6 to §5.8)."""
+    """Read a page, wait for the next page, or follow the stream as server-sent events (§5.6 to §5.8)."""
     read_request = requests.parse_read(request)
     if read_request.live is requests.Live.LONG_POLL:
         return await long_poll(request, backend, key, read_request)
@@ -242,7 +243,7 @@ async def read_stream(
 async def long_poll(
     request: Request, backend: Backend, key: StreamKey, read_request: requests.ReadRequest
 ) -> Response:
-    """§5.7."""
+    """Serve a long-poll (§5.7)."""
     waiting = read_or_wait(
         backend, key, read_request.read_from, read_request.cursor, backend.settings.long_poll_seconds
     )
@@ -250,7 +251,7 @@ async def long_poll(
         with PROCESS.waiting("long-poll"):
             reading = await cancel_on_disconnect(request.receive, waiting)
     except HungUp:
-        return Response(status_code=204)  # Nobody receives it.
+        return Response(status_code=204)  # The client has disconnected.
     return responses.polled(read_request, reading, backend.stores.clock_ms())
 
 
@@ -261,7 +262,7 @@ async def server_sent_events(
     read_request: requests.ReadRequest,
     end_error: EndError | None,
 ) -> Response:
-    """§5.8."""
+    """Serve server-sent events (§5.8)."""
     last = requests.last_event_id(request)
     if last is not None and last != requests.single(request, "offset"):
         return responses.resumed(request, last)
@@ -274,7 +275,9 @@ async def server_sent_events(
             reading = await backend.call(read, key, read_from, cursor, small=True)
     headers = responses.event_stream_headers(read_request, reading)
     if last is not None and last.endswith(CLOSED_ID) and reading.page.closed:
-        return Response(status_code=204, headers=headers)  # After any other answer an EventSource asks again.
+        return Response(
+            status_code=204, headers=headers
+        )  # Only a 204 keeps an EventSource from reconnecting.
     if gathered is not None:
         return Response(gathered, headers=headers)
 

@@ -1,4 +1,4 @@
-"""The bodies of subscriptions' requests and answers (§6, §7). OpenAPI has their types."""
+"""The bodies of subscriptions' requests and responses (§6, §7), typed for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WebhookTarget(BaseModel):
 
 
 class CreateSubscription(BaseModel):
-    """What to follow, and how to be woken (§6.2)."""
+    """The streams to follow, and the kind of delivery (§6.2)."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -44,8 +44,12 @@ class CreateSubscription(BaseModel):
     wake_stream: StrictStr | None = None
     lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
     description: StrictStr | None = None
-    max_attempts: Annotated[StrictInt | None, Field(description="After so many it gives up.")] = None
-    dead_letter_stream: Annotated[StrictStr | None, Field(description="Told what it gave up.")] = None
+    max_attempts: Annotated[
+        StrictInt | None, Field(description="The number of failed attempts after which it gives up.")
+    ] = None
+    dead_letter_stream: Annotated[
+        StrictStr | None, Field(description="The stream that gets an event for each given-up delivery.")
+    ] = None
 
     def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
         """Raises InvalidSubscription, WebhookUrlRejected."""
@@ -79,7 +83,7 @@ class ClaimWake(BaseModel):
 
 
 class StreamAck(BaseModel):
-    """`path` is another name of `stream`, as the reference server has it."""
+    """An acknowledged offset. `path` is an alias of `stream`, as in the reference server."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -88,7 +92,7 @@ class StreamAck(BaseModel):
 
 
 class AnswerWake(BaseModel):
-    """A callback, an ack or a release: which wake it is about, and how far its streams are processed."""
+    """A callback, an ack or a release: the wake's id, and the processed offsets of its streams."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"wake_id": "w_4f2a", "generation": 1, "done": True}]}
@@ -100,12 +104,12 @@ class AnswerWake(BaseModel):
     done: StrictBool = False
 
     def offsets(self) -> dict[str, str]:
-        """By path; the last one counts. Raises InvalidSubscription."""
+        """The offsets by path; the last ack of a path counts. Raises InvalidSubscription."""
         return {stream_path(ack.stream): ack.offset for ack in self.acks}
 
 
 class SubscriptionFault(BaseModel):
-    """Some codes come with more, such as `current_holder` (§6, §7)."""
+    """An error. Some codes have further members, such as `current_holder` (§6, §7)."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -114,7 +118,7 @@ class SubscriptionFault(BaseModel):
 
 
 class SubscriptionRefusal(BaseModel):
-    """What is wrong with a token, or with storage, is said in words alone, as everywhere."""
+    """An error response. Faults of the token or of storage have only a text, as on other paths."""
 
     error: SubscriptionFault | str
     outcome: Literal["unknown"] | None = Field(None, description="A write may have been carried out (503).")
@@ -124,18 +128,18 @@ Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class WakeDescription(TypedDict):
-    """Where a subscription stands in its wake cycle (an extension)."""
+    """The state of a subscription's wake cycle (an extension)."""
 
     state: DeliveryPhase
     generation: int
-    attempts: Annotated[int, Field(description="In a row that failed.")]
+    attempts: Annotated[int, Field(description="The number of failed attempts in a row.")]
     next_attempt_at: Instant | None
-    holder: Annotated[str | None, Field(description="The worker that has claimed it.")]
+    holder: Annotated[str | None, Field(description="The worker that has claimed the wake.")]
     lease_until: Instant | None
     last_delivery_at: Annotated[
         Instant | None,
         Field(
-            description="When a webhook last accepted a wake, its event was written, or a worker claimed it."
+            description="When a webhook last accepted a wake, a worker claimed it, or its event was written."
         ),
     ]
 
@@ -152,7 +156,7 @@ class WebhookDescription(TypedDict):
 
 
 class ListedSubscription(TypedDict):
-    """Without its streams: there may be many."""
+    """A subscription in a listing, without its streams, which may be many."""
 
     id: str
     subscription_id: str
@@ -170,7 +174,7 @@ class ListedSubscription(TypedDict):
 
 
 class SubscriptionDescription(ListedSubscription):
-    """`streams_after` is there where more streams follow: the value for `?after=`."""
+    """A subscription with its streams. If more streams follow, `streams_after` is the value for `?after=`."""
 
     streams: list[LinkDescription]
     streams_after: NotRequired[str]
@@ -202,7 +206,7 @@ def render_subscription(
     next_after: str | None,
     signing: SigningDescription | None,
 ) -> SubscriptionDescription:
-    """§6.3."""
+    """Render a subscription (§6.3)."""
     streams = [render_link(link, link.acked) for link in links]
     rendered = cast("SubscriptionDescription", {**render_listed(record), "streams": streams})
     if signing and rendered["webhook"] is not None:

@@ -21,7 +21,7 @@ from tidemark.subscriptions import configuration, lifecycle
 from tidemark.subscriptions.signing_keys import KeySet, SigningKeys, connect_signing_keys, render_jwks
 from tidemark.subscriptions.workers import Answer, answer, claim, deliver_now
 
-#: Streams that one response lists.
+#: The most streams in one response.
 PAGE: Final = 1_000
 router: Final = APIRouter(
     prefix="/v1/stream/__ds",
@@ -61,7 +61,8 @@ def _signing_keys(backend: Backend) -> SigningKeys | None:
 
 
 async def _active_kid(backend: Backend, keys: SigningKeys) -> str:
-    """The first one is made now: only this function may save a key."""
+    """The id of the active signing key. The first call creates the key, because only this function may save
+    one."""
     return (await backend.run(partial(keys.active, backend.stores.clock_ms()))).kid
 
 
@@ -110,9 +111,9 @@ async def describe_subscription(
     name: Id,
     after: Annotated[str, Query(description="The `streams_after` of the page before.")] = "",
 ) -> bodies.SubscriptionDescription:
-    """Its state and its streams (§6.3).
+    """Get a subscription's state and its streams (§6.3).
 
-    `after` continues a list of streams that was cut."""
+    `after` continues a list of streams that was too long for one response."""
     after = configuration.stream_path(after) if after else ""
     record = await backend.call(lifecycle.require_subscription, name)
     links, next_after = await backend.call(lifecycle.list_links, record, after, PAGE)
@@ -126,13 +127,13 @@ async def describe_subscription(
 
 @router.delete(_ONE, dependencies=_MANAGE, status_code=204)
 async def delete_subscription(backend: Served, name: Id) -> None:
-    """Delete a subscription (§6.3). Deleting what is not there succeeds."""
+    """Delete a subscription (§6.3). Succeeds if the subscription does not exist."""
     await backend.call(lifecycle.unsubscribe, name)
 
 
 @router.post(f"{_ONE}/streams", dependencies=_MANAGE, status_code=204)
 async def name_streams(backend: Served, name: Id, access: Granted, body: bodies.NameStreams) -> None:
-    """Follow streams by name (§6.4)."""
+    """Add streams to follow by name (§6.4)."""
     paths = [configuration.stream_path(path) for path in body.streams]
     for path in paths:
         _check(access, Right.READ, path)
@@ -141,7 +142,7 @@ async def name_streams(backend: Served, name: Id, access: Granted, body: bodies.
 
 @router.delete(f"{_ONE}/streams/{{path}}", dependencies=_MANAGE, status_code=204)
 async def unname_stream(backend: Served, name: Id, path: str) -> None:
-    """Follow a stream by its name no more (§6.4)."""
+    """Remove a stream that was added by name (§6.4)."""
     await backend.call(lifecycle.remove_stream, name, configuration.stream_path(path))
 
 
@@ -152,9 +153,9 @@ async def unname_stream(backend: Served, name: Id, path: str) -> None:
     responses=_response(409, "A worker holds the claim, or nothing is pending."),
 )
 async def wake_subscription(backend: Served, name: Id) -> bodies.WakeDescription:
-    """Deliver now (an extension).
+    """Deliver the pending wake now (an extension).
 
-    The pending wake is delivered now, and not at the time of the next attempt."""
+    The delivery does not wait for the time of the next attempt."""
     return bodies.render_delivery((await backend.call(deliver_now, name)).delivery)
 
 
@@ -162,7 +163,7 @@ async def wake_subscription(backend: Served, name: Id) -> bodies.WakeDescription
 async def callback(
     backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake
 ) -> bodies.WakeAnswered:
-    """A webhook's later answer (§7.1)."""
+    """Acknowledge a wake from a webhook, after its response (§7.1)."""
     return await _answer(backend, name, configuration.SubscriptionKind.WEBHOOK, token, body)
 
 
@@ -172,7 +173,7 @@ async def callback(
     responses=_response(409, "Another worker holds the claim, or nothing is pending."),
 )
 async def claim_wake(backend: Served, name: Id, body: bodies.ClaimWake) -> bodies.ClaimDescription:
-    """A worker takes a wake (§7.2)."""
+    """Claim a wake for a worker (§7.2)."""
     return bodies.render_claim(await backend.call(claim, name, body.worker))
 
 
@@ -180,13 +181,13 @@ async def claim_wake(backend: Served, name: Id, body: bodies.ClaimWake) -> bodie
 async def ack_wake(
     backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake
 ) -> bodies.WakeAnswered:
-    """A worker acknowledges (§7.2)."""
+    """Acknowledge processed offsets as a worker (§7.2)."""
     return await _answer(backend, name, configuration.SubscriptionKind.PULL_WAKE, token, body)
 
 
 @router.post(f"{_ONE}/release", dependencies=_OWN_TOKEN, status_code=204, responses=_FENCED)
 async def release_wake(backend: Served, name: Id, token: DeliveryToken, body: bodies.AnswerWake) -> None:
-    """A worker gives a wake back (§7.2)."""
+    """Release a claimed wake (§7.2)."""
     released = body.model_copy(update={"acks": [], "done": True})
     await _answer(backend, name, configuration.SubscriptionKind.PULL_WAKE, token, released)
 
@@ -197,10 +198,10 @@ class KeySetResponse(JSONResponse):
 
 @router.get("/jwks.json", dependencies=_OWN_TOKEN, response_model=KeySet, response_class=KeySetResponse)
 async def webhook_keys(backend: Served) -> Response:
-    """The keys that sign webhooks (§6.5)."""
+    """Get the public keys for the signatures of webhooks (§6.5)."""
     keys = _signing_keys(backend)
     published = await backend.run(keys.published) if keys is not None else ()
-    # The first key signs at once: no cache may hold a set without it.
+    # An empty set is not cached, because the first key is used for signatures as soon as it exists.
     headers = {"Cache-Control": DOCUMENT if published else NO_STORE}
     return KeySetResponse(render_jwks(published), headers=headers)
 
@@ -217,8 +218,8 @@ async def _answer(
 
 
 def check_may_follow(access: Access, asked: configuration.SubscriptionConfiguration) -> None:
-    """A subscription tells its creator about appends to its streams, and writes to its wake stream: the token
-    must grant both. Raises Forbidden, StreamNotFound."""
+    """Check that the token may read the streams, whose appends a subscription reveals, and write to the wake
+    stream and the dead-letter stream. Raises Forbidden, StreamNotFound."""
     for path in asked.streams:
         _check(access, Right.READ, path)
     if asked.pattern is not None:
@@ -232,5 +233,5 @@ def _check(access: Access, right: Right, path: str, *, is_prefix: bool = False) 
 
 
 def jwks_url(request: Request, backend: Backend) -> str:
-    """On the configured public URL; without one, where the client itself has reached this server."""
+    """The key set's URL, below the configured public URL or else the URL that the client used."""
     return f"{backend.settings.public_url or root_url(request)}/v1/stream/__ds/jwks.json"

@@ -1,1 +1,1 @@
-"""Access control: tokens, the keys that verify them, the origin secret, hosts and origins without keys."""
+"""Access control: tokens, keys, the origin secret, and checks of Host and Origin on servers without keys."""

@@ -1,7 +1,7 @@
-"""Authorization, around the whole application: the same for the server and the functions.
+"""Authorization: middleware around the whole application, the same for the server and the functions.
 
-A request is checked before anything is looked up, and a path that the application does not have is
-not served. So no response reveals whether a stream exists that the token may not read.
+A request is checked before any lookup. Therefore no response reveals whether a stream exists that the token
+may not read.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import Forbidden, ProtocolError, StreamNotFound, Unauthorized
 from tidemark.settings import AuthorizationSettings
 
-#: Larger than any header ought to be, and than most gateways let through.
+#: Most gateways refuse headers of this size.
 MAX_TOKEN_BYTES: Final = 8 * 1024
-#: How far clocks may be apart.
+#: The largest difference between clocks that is tolerated.
 LEEWAY_SECONDS: Final = 30
-#: How long a token that held once is not looked at again, and how many of them.
+#: The lifetime of a valid token in the cache, and the most tokens in the cache.
 _REMEMBERED_SECONDS: Final = 60.0
 _REMEMBERED: Final = 1024
-#: A token may name any number as its end.
+#: The upper bound for `exp`, because a token may contain any number.
 _FAR_SECONDS: Final = 1e11
 
-#: The messages for exceptions, the specific ones first.
+#: The messages for exceptions, subclasses first.
 _FAULTS: Final = (
     (jwt.ExpiredSignatureError, "Token has expired"),
     (jwt.ImmatureSignatureError, "Token is not valid yet"),
     (jwt.InvalidAudienceError, "Token is meant for another audience"),
     (jwt.InvalidIssuerError, "Token comes from another issuer"),
-    (jwt.InvalidSignatureError, "Token's signature does not hold"),
-    (jwt.MissingRequiredClaimError, "Token lacks a claim: exp, and aud and iss where they are asked for"),
+    (jwt.InvalidSignatureError, "Token's signature is not valid"),
+    (jwt.MissingRequiredClaimError, "Token lacks a claim: exp, and aud and iss if the server requires them"),
 )
 _UNREADABLE: Final = "Token is not a readable JWT"
-#: Exceptions that libraries raise for odd JSON; none of them may become a 500.
+#: Exceptions that libraries raise for odd JSON, which must not become a 500.
 _ODD: Final = (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 class Tokens:
-    """Checks tokens, and remembers for a while those that held."""
+    """Checks tokens, and caches the valid ones."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class Tokens:
         self._remembered: dict[str, tuple[Access, float]] = {}
 
     def recall(self, token: str) -> Access | None:
-        """The token's grants, if it was checked just now. Never blocks."""
+        """Return a token's grants from the cache, or None. Never blocks."""
         remembered = self._remembered.get(token)
         return remembered[0] if remembered is not None and self._clock() < remembered[1] else None
 
     def check(self, token: str) -> Access:
-        """May fetch keys. Raises Unauthorized, KeysUnavailable."""
+        """Check a token and return its grants. May fetch keys. Raises Unauthorized, KeysUnavailable."""
         if len(token) > MAX_TOKEN_BYTES:
             raise _invalid(f"Token is too long: at most {MAX_TOKEN_BYTES} bytes")
         algorithm, key_id = read_header(token)
@@ -100,7 +100,7 @@ class Tokens:
         return access
 
     def verify(self, token: str, algorithm: str, candidates: Sequence[Any]) -> dict[str, Any]:
-        """The token's claims, if one of the keys signed it. Raises Unauthorized."""
+        """Return the token's claims if one of the keys signed the token. Raises Unauthorized."""
         fault: Exception | None = None
         for key in candidates:
             try:
@@ -111,7 +111,7 @@ class Tokens:
                 fault = odd
                 break
         if fault is None:
-            raise _invalid("Token is signed with an algorithm or a key that is not known here")
+            raise _invalid("Token is signed with an algorithm or a key that this server does not know")
         raise _invalid(
             next((text for kind, text in _FAULTS if isinstance(fault, kind)), _UNREADABLE)
         ) from None
@@ -136,7 +136,7 @@ class Tokens:
 
 
 def _text(claim: object) -> str | None:
-    """A claim as a log line may have it: any JSON can be in a token."""
+    """A claim as text for a log line. A claim can be any JSON."""
     return None if claim is None else str(claim)[:256]
 
 
@@ -155,7 +155,7 @@ def _invalid(message: str) -> Unauthorized:
     return Unauthorized(message, token_given=True)
 
 
-#: A request that CloudFront signs has the signature in `Authorization`; the edge moves the token here.
+#: If CloudFront signs the request, `Authorization` has the signature, and the edge moves the token here.
 FORWARDED: Final = "X-Tidemark-Authorization"
 QUERY_NAME: Final = "access_token"
 _SIGNATURE: Final = "AWS4-HMAC-SHA256"
@@ -173,8 +173,8 @@ class Credential:
 
 
 class Authorization:
-    """ASGI middleware. `find` says what a request means; `check` what a token grants, and raises
-    Unauthorized. An unknown path, or method, is refused as a path that the token may not read."""
+    """ASGI middleware. `find` returns the operation of a request. `check` returns a token's grants, or raises
+    Unauthorized. An unknown path or method is refused like a path that the token may not read."""
 
     def __init__(
         self, app: ASGIApp, find: Find, check: Check, public_buckets: frozenset[str] = frozenset()
@@ -212,7 +212,7 @@ class Authorization:
             )
 
     async def admit(self, request: Request, credential: Credential, operation: Operation) -> bool:
-        """Whether everybody may have the response. Raises the ProtocolError that refuses the request."""
+        """Check the request's scopes. Return whether the response is public. Raises ProtocolError."""
         if credential.token is None:
             request.scope[ACCESS] = self._public
             try:
@@ -230,8 +230,8 @@ class Authorization:
 
 
 def is_audited(request: Request, operation: Operation) -> bool:
-    """Whether the request creates, deletes, closes or publishes something, or begins an upload. Appends alone
-    are not told."""
+    """Whether the request creates, deletes, closes or publishes something, or begins an upload. Plain appends
+    are not audited."""
     if request.method != "POST":
         return request.method in {"PUT", "DELETE"}
     if (header(request, "Stream-Closed") or "").lower() == "true":
@@ -240,7 +240,7 @@ def is_audited(request: Request, operation: Operation) -> bool:
 
 
 def audit(request: Request, status: int) -> None:
-    """Write an audit line for a request that was carried out or refused, whatever LOG_LEVEL says."""
+    """Write an audit line for a request that was carried out or refused, at every LOG_LEVEL."""
     access: Access = request.scope[ACCESS]
     told = {
         "method": request.method,
@@ -263,10 +263,9 @@ def _audited(request: Request, send: Send) -> Send:
 
 
 def read_credential(request: Request) -> Credential:
-    """The request's token (RFC 6750 §2). Raises Unauthorized.
+    """Read the request's token (RFC 6750 §2). Raises Unauthorized.
 
-    A browser's EventSource cannot send headers, so an event stream alone may carry it in
-    its address.
+    Only an event stream may have the token in its URL, because a browser's EventSource sends no headers.
     """
     sent = header(request, "Authorization")
     if sent is None or sent.startswith(_SIGNATURE):
@@ -291,7 +290,7 @@ def read_credential(request: Request) -> Credential:
 
 
 def _private(send: Send, *, in_query: bool) -> Send:
-    """Only the client that sent the request may keep the response, and no shared cache."""
+    """Make the response private: no shared cache may keep it."""
 
     async def send_privately(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -307,8 +306,8 @@ def _private(send: Send, *, in_query: bool) -> Send:
 def make_check(
     settings: AuthorizationSettings, run: Callable[[Callable[[], Access]], Awaitable[Access]]
 ) -> Check:
-    """Says what a token grants, and what everybody may: from memory, or, where keys may have to be fetched,
-    through `run`."""
+    """Make a function that returns the grants of a token and of the public: from the cache, or else through
+    `run`, because keys may have to be fetched."""
     public = grants_of_public(settings.public_read_buckets)
     tokens = Tokens(keys_of(settings), settings.issuer, settings.audience, public=public)
 

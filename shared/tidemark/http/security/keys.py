@@ -1,7 +1,7 @@
-"""Keys that tokens are checked with: shared secrets, and public keys fetched by URL.
+"""Keys that verify tokens: shared secrets, and public keys fetched by URL.
 
-The key decides which algorithm it is for; the token's header does not. So a public key cannot serve as
-a shared secret, nor `none` as a key.
+The key determines the algorithm; the token's header does not. This prevents two attacks: a public key used as
+a shared secret, and the algorithm `none`.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tidemark.settings import AuthorizationSettings, InvalidSetting, split_secre
 _log = logging.getLogger("tidemark")
 _T = TypeVar("_T")
 
-#: How long a fetched value counts as current: a withdrawn key is accepted for so long.
+#: Lifetime of a fetched value. A withdrawn key is accepted at most this long.
 FRESH_SECONDS: Final = 300.0
-#: How often a caller that misses something in the value may make us fetch it again.
+#: The shortest time between two fetches because of a key that is missing in a current value.
 MISSING_SECONDS: Final = 30.0
-#: How soon a failed fetch is tried again.
+#: The shortest time between a failed fetch and its retry.
 FAILED_SECONDS: Final = 5.0
-#: How long an old value is used while no newer one can be fetched.
+#: The longest use of an old value while fetches fail.
 STALE_SECONDS: Final = 24 * 3600.0
-#: How long a caller waits for the first value where the source is only busy. After a deployment all
-#: environments ask SSM in the same seconds. The HTTP API gives up at thirty, and storage needs some of them.
+#: The longest wait for the first value while the source throttles: after a deployment all environments call
+#: SSM at the same time. The HTTP API's timeout is 30 s, of which storage needs some.
 PATIENCE_SECONDS: Final = 15.0
-#: Between two attempts of that: half of it on average.
+#: The longest pause between these retries; the average is half of this.
 LONGEST_PAUSE_SECONDS: Final = 4.0
 
 
 class CannotFetch(Exception):
-    """The value is not there, or is not valid. The message quotes nothing of it."""
+    """The value is missing or invalid. The message does not contain the value, which may be secret."""
 
     def __init__(self, message: str, *, throttled: bool = False) -> None:
         super().__init__(message)
@@ -50,14 +50,14 @@ class CannotFetch(Exception):
 
 
 class Patience:
-    """The patience of callers, for all values that one source is asked for: a request that needs two of them
-    does not wait twice as long."""
+    """The retry budget for all values of one source, so that a request that needs two values does not wait
+    twice as long."""
 
     def __init__(self) -> None:
         self._until = -math.inf
 
     def until(self, now: float) -> float:
-        """The time at which a caller gives up. After that and a pause, callers have patience anew."""
+        """The time at which a caller gives up. A new budget begins `FAILED_SECONDS` after that time."""
         if now > self._until + FAILED_SECONDS:
             self._until = now + PATIENCE_SECONDS
         return self._until
@@ -68,15 +68,15 @@ WITH_SSM: Final = Patience()
 
 
 def pauses(clock: Callable[[], float], patience: Patience | None = None) -> Iterator[float]:
-    """Pauses between the attempts to fetch a first value from a busy source, for as long as a caller waits.
-    Random, so that environments that began together do not ask together again."""
+    """Yield the pauses between attempts to fetch a first value from a throttled source, until the budget
+    ends. Random (jitter), so that environments that began together do not retry together."""
     give_up_at = (patience or Patience()).until(clock())
     while clock() < give_up_at:
         yield random.uniform(0, LONGEST_PAUSE_SECONDS)
 
 
 class RefreshingCache(Generic[_T]):
-    """Safe to share between threads, one of which fetches."""
+    """A cached value that is fetched again when it is old. Thread-safe; only one thread fetches at a time."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class RefreshingCache(Generic[_T]):
         self._failed = False
 
     def get(self, is_enough: Callable[[_T], bool] = lambda _: True) -> _T | None:
-        """The value, fetched again where it is old or not enough; None if none can be fetched. A caller for
-        whom the old value is enough does not wait for one that fetches."""
+        """Return the value, fetched again if it is old or `is_enough` is false; None without a usable value.
+        While another thread fetches, a caller gets the old value at once if it is enough."""
         old, fetched_at = self._value, self._fetched_at
         serves = old is not None and self._clock() - fetched_at <= STALE_SECONDS and is_enough(old)
         if not self._lock.acquire(blocking=not serves):
@@ -122,7 +122,7 @@ class RefreshingCache(Generic[_T]):
         return self._value if now - self._fetched_at <= STALE_SECONDS else None
 
     def _fetch_patiently(self) -> _T:
-        """Raises CannotFetch. If there is an old value, a busy source is not retried."""
+        """Fetch, and retry if the source throttles and there is no old value. Raises CannotFetch."""
         for pause in pauses(self._clock, self._patience):
             try:
                 return self._fetch()
@@ -143,11 +143,11 @@ PublicKeys = Mapping[str | None, jwt.PyJWK]
 
 class Keys(Protocol):
     def find(self, algorithm: str, key_id: str | None) -> tuple[Any, ...]:
-        """The keys that may have signed such a token. Raises KeysUnavailable."""
+        """Return the keys that may have signed such a token. Raises KeysUnavailable."""
 
 
 class SharedKeys:
-    """Secrets of HS256. All of them hold: that is how they are rotated."""
+    """Secrets of HS256. Each secret is valid, so that secrets can be rotated."""
 
     def __init__(self, secrets: RefreshingCache[tuple[bytes, ...]]) -> None:
         self._secrets = secrets
@@ -162,7 +162,7 @@ class SharedKeys:
 
 
 class PublishedKeys:
-    """Keys of a JWKS document (RFC 7517). An unknown id is a reason to look for new ones."""
+    """Keys of a JWKS document (RFC 7517). An unknown key id makes the cache fetch the document again."""
 
     def __init__(self, keys: RefreshingCache[PublicKeys]) -> None:
         self._keys = keys
@@ -220,7 +220,7 @@ def fetch_public_keys(url: str) -> PublicKeys:
 
 
 def parse_public_keys(document: bytes, source: str) -> PublicKeys:
-    """The keys that we can use; others may be beside them. Raises CannotFetch."""
+    """Parse the keys of supported algorithms; other keys are ignored. Raises CannotFetch."""
     found: dict[str | None, jwt.PyJWK] = {}
     try:
         for entry in json.loads(document)["keys"]:

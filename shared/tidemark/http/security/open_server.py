@@ -1,8 +1,8 @@
-"""A server without keys beside the web pages that a browser shows: ASGI middleware.
+"""ASGI middleware that protects a server without keys against other sites' pages in a browser.
 
-Such a server trusts whoever reaches it, and a browser lets pages of others reach 127.0.0.1: any page may send
-requests there, and a page whose name is made to lead there (DNS rebinding) has the server's own origin. So
-the server answers to its own names alone (`Host`), and takes writes of its own pages alone (`Origin`).
+A server without keys trusts every client, and browsers let any page send requests to 127.0.0.1. With DNS
+rebinding, a page's host name resolves to 127.0.0.1, and the page then has the server's own origin. Therefore
+the server accepts only its own names in `Host`, and writes only from its own pages (`Origin`).
 `ALLOW_ANONYMOUS` lists further origins.
 """
 
@@ -27,14 +27,15 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def own_pages_only(app: ASGIApp, settings: Settings) -> ASGIApp:
-    """`app` behind these checks, unless it has keys or is for everybody by `ALLOW_ANONYMOUS=true`."""
+    """Wrap `app` in these checks, unless the server has keys, or `ALLOW_ANONYMOUS=true` opens it."""
     authorization = settings.authorization
     is_open_server = not authorization.is_on and not authorization.allow_anonymous
     return OpenServer(app, settings) if is_open_server else app
 
 
 class OpenServer:
-    """A request without `Host` (HTTP/1.0) or `Origin` is no page's."""
+    """Checks `Host` and `Origin`. A request without one of them passes that check: browsers always send both
+    with a page's writes."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -67,13 +68,13 @@ class OpenServer:
 
 
 def name_of(host: str) -> str:
-    """The name in a Host header, without the port, and without the brackets of an IPv6 address."""
+    """The name in a Host header, without the port and without the brackets of an IPv6 address."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.lower().removesuffix(".")
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name leads to this machine alone, whatever DNS says (RFC 6761 §6.3)."""
+    """Whether a name always means this machine, without DNS (RFC 6761 §6.3)."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

@@ -1,6 +1,6 @@
-"""The origin secret: CloudFront sends it with every request. A request without it has bypassed the
-distribution, its cache and its limits, and is refused unless `EDGE_ONLY=false`. With it, the edge's headers
-are trusted: host, path and content type as the client sent them."""
+"""The origin secret, which CloudFront sends with every request. A request without the secret has bypassed the
+distribution, its cache and its limits, and is refused unless `EDGE_ONLY=false`. If the secret is right, the
+edge's headers are trusted: host, path and content type as the client sent them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDe
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
-#: The version of edges of earlier releases, which tell the path in a header. Later ones write the path of the
-#: request so that no origin changes it.
+#: The version of edges of earlier releases, which send the path in a header. Later edges encode the request's
+#: path so that no origin changes it.
 PATH_IN_HEADER: Final = "1"
 #: The name that the client used.
 HOST_HEADER: Final = "X-Tidemark-Host"
 #: The undecoded path.
 PATH_HEADER: Final = "X-Tidemark-Path"
-#: The body's type, in whose place the edge writes that of bytes: an HTTP API then hands on the body as
-#: base64, of which 4 MiB fit a Lambda request, whatever they hold.
+#: The body's type. The edge sends `application/octet-stream` as Content-Type, so that an HTTP API passes the
+#: body as base64, and every body of 4 MiB fits a Lambda request.
 TYPE_HEADER: Final = "X-Tidemark-Content-Type"
 Load = Callable[[], Awaitable[str | None]]
 Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 
 
 class BehindEdge:
-    """ASGI middleware: refuses what did not come through the edge, if that `is_required`, and gives the
-    application the rest as the edge received it."""
+    """ASGI middleware that refuses requests which bypassed the edge, if `is_required`, and passes on the
+    others as the edge received them."""
 
     def __init__(self, app: ASGIApp, load: Load, *, is_required: bool) -> None:
         self._app = app
@@ -77,29 +77,30 @@ class BehindEdge:
 
 
 def is_by_writers_url(scope: Scope) -> bool:
-    """Whether it writes by the write function's own URL, which the stack makes where it is asked to
-    (`WriterConcurrency`). The address is Lambda's word; no other function that is called so has a URL."""
+    """Whether the request is a write at the write function's own URL, which exists if `WriterConcurrency` is
+    set. Lambda sets the domain name, so a client cannot forge it, and no other function with writes has a
+    URL."""
     event = scope.get("aws.event") or {"requestContext": {}}
     is_function_url = ".lambda-url." in str(event["requestContext"].get("domainName", ""))
     return is_function_url and scope["method"] in WRITING
 
 
 def _fits(scope: Scope, told: str | None) -> bool:
-    """Whether the path told and the path received are one, encoded or not. While the origin secret is being
-    changed, the edge sends another one than the functions know. If it is not required, the edge is
-    believed even so; but a client could say the same, so the path told must be the one that was asked for."""
+    """Whether the path in the header and the received path are equal when decoded. While the origin secret is
+    rotated, the edge sends another secret than the functions know. If the secret is not required, the edge's
+    headers are used even so; but a client could send them too, so the path must be the requested one."""
     return told is not None and _plain(told) == _plain(scope["path"])
 
 
 def _plain(path: str) -> str:
-    """The path as an HTTP API passes it on: decoded until nothing changes, cut at a question mark."""
+    """The path as an HTTP API passes it: decoded until nothing changes, and cut at a question mark."""
     while (decoded := unquote(path)) != path:
         path = decoded
     return path.partition("?")[0]
 
 
 def as_sent(scope: Scope, request: Request, path: str | None) -> Scope:
-    """The request as the edge received it. Routes are chosen by the same path as streams are."""
+    """The request as the edge received it, with one path for both the route and the stream's name."""
     scope = {**scope, EDGE_HOST: header(request, HOST_HEADER)}
     if path:
         scope |= {"path": unquote(path), EDGE_PATH: path}
@@ -110,7 +111,8 @@ def as_sent(scope: Scope, request: Request, path: str | None) -> Scope:
 
 
 def origin_secret_loader(settings: AuthorizationSettings, run: Run) -> Load:
-    """Loads the stack's own secret, which never changes; or one from a parameter, which may."""
+    """Make a function that loads the secret: the stack's own, which never changes, or a parameter's current
+    value."""
     name = settings.edge_secret_name
     if not name:
 
