@@ -261,8 +261,8 @@ def parse_read(request: Request) -> ReadRequest:
         )
     if last is not None and (live is not None or read_from == offset.EARLIEST):
         raise Malformed(
-            "last counts the messages before offset, which must be now, or a Stream-Start-Offset that this "
-            "server gave; and last takes no live"
+            "last counts back from offset: now, or a Stream-Start-Offset that this server gave; "
+            "and last takes no live"
         )
     parse = caching.parse_cursor if live else caching.known_cursor
     return ReadRequest(
