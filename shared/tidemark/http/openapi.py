@@ -20,11 +20,11 @@ HEADERS: Final[dict[str, Part]] = {
 
 _NAME: Final = r"^[^/\u0000-\u001f\u007f]+$"
 _A_STREAM: Final = "The stream's name: segments with `/` between, at most 1,000 bytes in UTF-8."
-_AN_ID: Final = "A stream's id: with its bucket's, at most 122 bytes in UTF-8."
+_AN_ID: Final = "A stream's id. Together with the bucket's id at most 122 bytes in UTF-8."
 _FROM: Final = "A `Stream-Next-Offset`, the `id` of an event, `-1` for the beginning, `now` for the tail."
-_LIVE: Final = "Wait for what is to come: one answer, or an event stream. Needs `offset`."
+_LIVE: Final = "Wait for new data: one response, or server-sent events. Needs `offset`."
 _CURSOR: Final = "The last `Stream-Cursor`, so that caches collapse readers (§10.1)."
-_LAST: Final = "Read backwards: so many messages before `offset`, which is where the answer ends."
+_LAST: Final = "Read backwards: the number of messages before `offset`, where the response ends."
 _FROM_PATTERN: Final = r"^(-1|now|[0-9]{16}(\.[0-9]{1,16})?(\.closed)?)$"
 _BEARER: Final = "The bearer token of an EventSource, which cannot send headers; with `live=sse` only."
 
@@ -116,10 +116,10 @@ def _headers(*names: str) -> Part:
 TAGS: Final = {
     "streams": "The protocol itself: create, append, read, follow, close, delete (§5).",
     "buckets": "Streams in buckets, their listings, snapshots and bootstrap (extensions).",
-    "catalog": "What people and monitors ask: listings, stats, start points, what a token may do.",
-    "subscriptions": "Workers that are woken by what streams have new (§6, §7).",
+    "catalog": "For people and monitors: listings, stats, start points, a token's scopes.",
+    "subscriptions": "Deliveries to workers when a stream has new data (§6, §7).",
     "console": "Pages for people.",
-    "server": "What this server is, and whether it is up.",
+    "server": "Facts about this server, and its health check.",
 }
 
 

@@ -275,7 +275,7 @@ async def server_sent_events(
             reading = await backend.call(read, key, read_from, cursor, small=True)
     headers = responses.event_stream_headers(read_request, reading)
     if last is not None and last.endswith(CLOSED_ID) and reading.page.closed:
-        return Response(status_code=204, headers=headers)  # Any other status makes an EventSource reconnect.
+        return Response(status_code=204, headers=headers)  # After a 200 an EventSource would reconnect.
     if gathered is not None:
         return Response(gathered, headers=headers)
 

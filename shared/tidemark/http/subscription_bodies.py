@@ -45,7 +45,7 @@ class CreateSubscription(BaseModel):
     lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
     description: StrictStr | None = None
     max_attempts: Annotated[
-        StrictInt | None, Field(description="The number of failed attempts after which it gives up.")
+        StrictInt | None, Field(description="Failed attempts in a row before a delivery is given up.")
     ] = None
     dead_letter_stream: Annotated[
         StrictStr | None, Field(description="The stream that gets an event for each given-up delivery.")

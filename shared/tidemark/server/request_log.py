@@ -75,8 +75,8 @@ class RequestLog:
 
 
 def write_audit_lines(output: TextIO) -> None:
-    """Print the audit log's lines, with the time. On Lambda the platform prints them. Here Python would drop
-    them, because their level is below WARNING."""
+    """Print the audit log's lines, with the time. On Lambda the platform prints the lines. Here Python would
+    drop them, because their level is below WARNING."""
     handler = logging.StreamHandler(output)
     formatter = handler.formatter = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
