@@ -59,9 +59,8 @@ class RateLimited:
 #: Bodies up to this size need no room: the connection's buffer is as large anyhow, and small appends must not
 #: wait for large ones.
 SMALL_BODY_BYTES: Final = 64 * 1024
-#: The most bytes of larger bodies in memory at once. Memory holds about 3 copies of a body while it is packed
-#: and stored. Storage handles large bodies one after the other, so a higher limit gains no speed, and every
-#: other request would wait longer.
+#: The most bytes of larger bodies in memory at once; each takes about 3 times its size. Bodies are packed and
+#: stored one after the other, so a higher limit gains no speed, and other requests would wait longer.
 MAX_HELD_BYTES: Final = 16 * MAX_BODY_BYTES
 _TOO_MANY_BODIES: Final = (
     f"Too many large bodies at once: this server takes {MAX_HELD_BYTES // MAX_BODY_BYTES} of "

@@ -101,9 +101,7 @@ class MessageCount(BaseModel):
 class ExpiryModel(BaseModel):
     ttl_seconds: int | None
     expires_at: str | None
-    ends_at_ms: Annotated[
-        int | None, Field(description="When the stream expires if nobody uses it until then.")
-    ]
+    ends_at_ms: Annotated[int | None, Field(description="When it expires if nobody uses it until then.")]
 
 
 class ClosedBy(BaseModel):
@@ -137,16 +135,11 @@ class Stats(StreamFields):
         _Offset | None, Field(description="Messages before it are stored in packs; null if none are.")
     ]
     bytes: Annotated[
-        int,
-        Field(
-            description="Bytes from the retained offset to the tail, messages removed by compaction included."
-        ),
+        int, Field(description="From the retained offset to the tail, compacted-away messages included.")
     ]
     messages: MessageCount
     expiry: ExpiryModel | None = None
-    closed_by: Annotated[
-        ClosedBy | None, Field(description="The producer that closed the stream, if any.")
-    ] = None
+    closed_by: Annotated[ClosedBy | None, Field(description="The producer that closed it, if any.")] = None
     producers: list[ListedProducer]
     producers_complete: bool
     forked_from: ForkedFrom | None = None
@@ -156,32 +149,23 @@ class Stats(StreamFields):
 
 class StartPointModel(BaseModel):
     offset: _Offset
-    messages: Annotated[
-        int | None, Field(description="The number of messages that follow; null if not counted.")
-    ]
-    complete: Annotated[
-        bool, Field(description="False if the batches are too large to count all wanted messages.")
-    ]
+    messages: Annotated[int | None, Field(description="How many messages follow; null if not counted.")]
+    complete: Annotated[bool, Field(description="False if the batches are too large to count them all.")]
 
 
 class TimesModel(BaseModel):
     """The writes from `offset` to `end_offset`, in order. Each list has one member for each write."""
 
     offset: _Offset
-    end_offset: Annotated[
-        _Offset, Field(description="The next page's `offset`. Equal to `offset` at the tail.")
-    ]
+    end_offset: Annotated[_Offset, Field(description="The next page's `offset`; the same at the tail.")]
     times_ms: Annotated[list[Milliseconds], Field(description="The time of the write.")]
-    messages: Annotated[
-        list[int], Field(description="The messages of the write; appends if the stream is not JSON.")
-    ]
+    messages: Annotated[list[int], Field(description="Messages of the write; appends if it is not JSON.")]
     bytes: Annotated[
         list[int],
         Field(description="The bytes of the write. A JSON message counts 1 more, for its comma."),
     ]
     message_ends: Annotated[
-        list[_Offset] | None,
-        Field(description="The end of each message, if compaction removed messages from the page."),
+        list[_Offset] | None, Field(description="The end of each message, if compaction removed others.")
     ] = None
 
 
@@ -348,9 +332,7 @@ async def start_point(
         str | None,
         WithJsonSchema({"type": "string"}),
         Query(
-            alias="from",
-            description="The time of the first write (RFC 3339).",
-            examples=["2026-11-21T10:00Z"],
+            alias="from", description="Earliest time of a write (RFC 3339).", examples=["2026-11-21T10:00Z"]
         ),
     ] = None,
 ) -> StartPointModel:

@@ -14,8 +14,7 @@ from tidemark.log.pack_format import fast_zlib
 
 #: Smaller responses are not compressed: the added headers and the CPU cost more than the saved bytes.
 MIN_BYTES: Final = 1024
-#: Types that are never compressed: media, archives, unknown bytes; and event streams, so that each event is
-#: sent at once.
+#: Never compressed: media, archives, unknown bytes; and event streams, so that each event is sent at once.
 _AS_THEY_ARE: Final = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream")
 _LOOPBACK: Final = re.compile(r"127\.|::1$|::ffff:127\.")
 

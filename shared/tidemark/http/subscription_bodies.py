@@ -44,12 +44,8 @@ class CreateSubscription(BaseModel):
     wake_stream: StrictStr | None = None
     lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
     description: StrictStr | None = None
-    max_attempts: Annotated[
-        StrictInt | None, Field(description="Failed attempts in a row before a delivery is given up.")
-    ] = None
-    dead_letter_stream: Annotated[
-        StrictStr | None, Field(description="The stream that gets an event for each given-up delivery.")
-    ] = None
+    max_attempts: Annotated[StrictInt | None, Field(description="Failures before it gives up.")] = None
+    dead_letter_stream: Annotated[StrictStr | None, Field(description="Gets given-up deliveries.")] = None
 
     def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
         """Raises InvalidSubscription, WebhookUrlRejected."""
