@@ -113,7 +113,7 @@ def test_every_part_of_the_data_has_its_control_event(
 async def test_each_append_is_sent_as_soon_as_it_is_written(server: Door, path: str) -> None:
     await server.ask("PUT", path, JSON, b"[0]")
     async with server.open("GET", f"{path}?offset=-1{SSE}") as exchange:
-        await exchange.until_events(2)
+        events = await exchange.until_events(2)
         for n in (1, 2, 3):
             await server.ask("POST", path, JSON, f"[{n}, {n}]".encode())
             events = await exchange.until_events(2 + 2 * n)
