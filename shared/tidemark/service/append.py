@@ -219,8 +219,7 @@ class _Attempt:
         return plan.results
 
     def mailable(self, record: StreamRecord, append: Append) -> Append:
-        """The append as mail. A large body goes to S3 first, and the mail points to it: the body is sent
-        once."""
+        """The append as mail. A large body goes to S3 once, and the mail points to it."""
         data, lengths = append.messages.data, append.messages.lengths
         if len(data) <= MAIL_BYTES:
             return append
@@ -313,8 +312,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
 
 
 def _remembered_or_read(stores: Stores, key: StreamKey) -> Known:
-    """The remembered head, or a fresh one. A remembered head that has expired is read again: another process
-    may have renewed the stream."""
+    """The remembered head, or a fresh one if it has expired: another process may have renewed the stream."""
     now_ms = stores.clock_ms()
     head = stores.tails.get(key, now_ms)
     if head is None or head.is_expired(now_ms):

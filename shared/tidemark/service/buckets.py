@@ -84,8 +84,7 @@ class BucketListing:
 
 
 def list_buckets(stores: Stores, request: ListingRequest) -> BucketListing:
-    """A page of buckets with the counts in their items. A count includes expired streams that are not ended
-    yet."""
+    """A page of buckets. The counts in their items include expired streams that are not ended yet."""
 
     def load(bucket: str) -> BucketRecord | None:
         with suppress(BucketNotFound):

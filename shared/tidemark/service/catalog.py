@@ -86,8 +86,7 @@ def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
 
 
 def _confirm_tails(stores: Stores, records: list[StreamRecord], now_ms: int) -> dict[StreamKey, StreamHead]:
-    """The remembered tails that are still current. Their age stays as it was, so that appends do not rely on
-    them for longer."""
+    """The remembered tails that are still current. Their age stays: appends must not rely on them longer."""
     known: dict[StreamKey, StreamHead] = {}
     for record in records:
         head = stores.tails.get(record.key, now_ms)
@@ -163,8 +162,7 @@ def _count_messages(stores: Stores, head: StreamHead) -> tuple[int, bool]:
 
 
 def _bytes_left(stores: Stores, record: StreamRecord, high: int) -> int:
-    """The bytes from the retained offset up to `high`. In a compacted range this is an estimate from the
-    packs of one query."""
+    """The bytes from the retained offset to `high`. In a compacted range, an estimate from one query."""
     low = max(record.retained, record.base)
     if low >= min(record.compacted, high):
         return high - record.retained
@@ -252,8 +250,7 @@ def _writes_of(page: Page) -> Iterator[tuple[int, int, int]]:
 
 
 def _lengths_of(batch: Batch) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The time of each write in the batch, and the lengths of its messages. A fork may own a part of the
-    batch."""
+    """Time and message lengths of each write in the batch. A fork may own a part of the batch."""
     if batch.times is None:
         yield batch.time_ms, batch.lengths
         return

@@ -171,8 +171,7 @@ class _Combining:
         return self._commit() if self._is_its_turn() else self._wait()
 
     def _refused(self) -> Outcome | Known | None:
-        """A refusal on the head's tail is final (`log/combining.py`), even while the mail is open, but counts
-        only on a fresh read.
+        """A refusal on the head's tail is final (`log/combining.py`), but counts only on a fresh read.
 
         A producer's item may cause the refusal, and may be newer than the head if there is a next batch. The
         next batch may hold this very mail, which is no duplicate of itself, so that batch is read first. (A
@@ -292,8 +291,7 @@ class _Combining:
     # --- the next batch ---
 
     def _commit(self) -> Outcome | None:
-        """Commit all open mail, or adopt the batch of the writer that was first. If throttled, leave the
-        commit to others."""
+        """Commit all open mail, or adopt the winner's batch. If throttled, leave the commit to others."""
         if self._head.is_expired(self._stores.clock_ms()):
             self._check_renewed()
         mails = combining.fitting(self._id, self._open)
@@ -327,8 +325,7 @@ class _Combining:
         return self._advance(batch)
 
     def _batch(self, mails: Sequence[combining.Mail], plan: AppendPlan) -> Batch:
-        """The batch of the accepted mail. Refused mail and duplicates are not named: their own writers decide
-        them again."""
+        """The batch of the accepted mail. The writers of refused mail and duplicates decide again."""
         accepted = [
             combining.Mailed(mail.id, result.next_offset)
             for mail, result in zip(mails, plan.results, strict=True)
@@ -367,9 +364,8 @@ class _Combining:
         return self._stores.put_body(self._record.incarnation, b"".join(each.data for each in run)), size
 
     def _check_renewed(self) -> None:
-        """Read the expiry again, because reads may have renewed the stream. If the stream has expired, this
-        writer does not commit. The outcome is then unknown: a writer whose clock is behind may commit the
-        mail."""
+        """Read the expiry again, because reads may have renewed the stream. The outcome for an expired stream
+        is unknown: a writer whose clock is behind may commit the mail."""
         try:
             record = load_head(self._stores, self._record.key).record
         except (errors.StreamNotFound, errors.SoftDeleted) as ended:

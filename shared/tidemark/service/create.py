@@ -42,11 +42,9 @@ class Origin:
 def fork_origin(
     stores: Stores, key: StreamKey, point: rules.ForkPoint, content_type: ContentType | None, expiry: Expiry
 ) -> Origin:
-    """The initial state of the fork `key`. No data are copied. If the source begins with a snapshot, the fork
-    begins with the same snapshot.
+    """The initial state of the fork `key`, which has the snapshot of its source. No data are copied.
 
-    Raises the errors of the protocol's table of fork creation errors (StreamNotFound, Malformed, Conflict),
-    and RetentionGone.
+    Raises StreamNotFound, Malformed, Conflict (the protocol's fork creation errors), and RetentionGone.
     """
     if point.source == key:
         raise errors.Malformed("A stream cannot be forked from itself")
@@ -129,8 +127,7 @@ class Created:
 def create(stores: Stores, key: StreamKey, request: CreateRequest) -> Created:
     """Create the stream, or check that the existing stream has the requested configuration.
 
-    Raises Malformed for a body that does not fit the content type, Conflict if a different stream exists, and
-    the errors of `fork_origin`.
+    Raises Malformed for an invalid body, Conflict if a different stream exists; and as `fork_origin`.
     """
     return _Creation(stores, key, request).run()
 

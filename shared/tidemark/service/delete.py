@@ -18,8 +18,7 @@ from tidemark.service.stores import Stores
 
 
 def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[list[Write], Due | None]:
-    """The writes to the source stream when the fork `record` ends, and the due entry for checking the source
-    afterwards."""
+    """The writes to the source when the fork `record` ends, and the due entry for checking the source."""
     source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
     if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
         return [], None
@@ -73,8 +72,7 @@ _MAX_TRIES = 40
 
 
 def delete(stores: Stores, key: StreamKey) -> None:
-    """Delete the stream: no later append to this incarnation can succeed. Raises StreamNotFound or
-    SoftDeleted."""
+    """Delete the stream: no later append to it can succeed. Raises StreamNotFound or SoftDeleted."""
     append_id = stores.new_id()
     head = load_head(stores, key)
     for tries in range(_MAX_TRIES):

@@ -149,7 +149,7 @@ def decide(
     `known` are the producers that were looked up for this head.
 
     The items must be read after the head: an earlier read could miss a producer that appends and is pushed
-    out in between. An item may be newer than the head; the batch of such a plan then loses the race. Raises
+    out in between. An item may be newer than the head; the batch of such a plan loses the race. Raises
     storage's errors.
     """
     if not head.tail.overflowed:  # The tail names all producers, as most do.

@@ -47,8 +47,7 @@ def written_ms_at(stores: Stores, head: StreamHead, offset: int) -> int | None:
 
 
 def trim_below(stores: Stores, key: StreamKey, offset: int, incarnation: str | None = None) -> bool:
-    """Retain the stream from `offset` on, the end of a message. Returns False if everything below was trimmed
-    already.
+    """Retain the stream from `offset` on, the end of a message. Returns False if this was done before.
 
     Raises StreamNotFound, also if the stream has another `incarnation`; OffsetBeyondTail; Malformed for an
     offset inside a message; Conflict if the stream has a snapshot; Busy.

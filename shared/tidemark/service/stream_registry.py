@@ -86,8 +86,7 @@ class StreamRegistry:
         self._exists = False
 
     def tell(self, written: Written) -> None:
-        """Append the changes of these writes to the registry. Raises storage's errors; the records must then
-        come again."""
+        """Append the changes of these writes. Raises storage's errors; the records must then come again."""
         if not written.items and not written.batches:
             return
         if not self._is_kept(is_remembered_enough=not written.items):
@@ -132,8 +131,7 @@ class StreamRegistry:
         return record
 
     def _look_for_closings(self, batches: Mapping[str, int]) -> Iterator[rules.LiveStream]:
-        """Find the closed streams: closing is a flag on the last batch. Only a tombstone can follow in that
-        log."""
+        """Find the closed streams: closing is a flag on the last batch, which only a tombstone can follow."""
         closed = self._stores.concurrency.each(self._closed_ms, list(batches.items()))
         for pk, closed_ms in zip(batches, closed, strict=True):
             if closed_ms is None:

@@ -83,8 +83,7 @@ class Deliverer:
     fairness: Fairness = field(default_factory=Fairness)
 
     def handle(self, notice: Notice) -> None:
-        """Take the steps that are due. Raises the errors of storage and queue; the notice must then come
-        again."""
+        """Take the due steps. Raises the errors of storage and queue; the notice must then come again."""
         table, name = self.stores.table, notice.subscription_id
         if isinstance(notice, Appended):
             # Write the mark before reading the subscription (the reason is in `storage.py`).
@@ -269,8 +268,7 @@ class Deliverer:
     def _call(
         self, record: SubscriptionRecord, streams: Sequence[PendingStream], timeout_seconds: float
     ) -> bytes:
-        """Call the webhook and return the body of a 2xx response. Raises DeliveryFailed,
-        WebhookUrlRejected."""
+        """Call the webhook; return the body of a 2xx response. Raises DeliveryFailed, WebhookUrlRejected."""
         public_url, allow_local = self.settings.public_url, self.settings.allows_local_webhooks
         if self.keys is None or not public_url:
             raise DeliveryFailed("this server has no signing key or no public URL")

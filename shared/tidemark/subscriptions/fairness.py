@@ -102,8 +102,7 @@ class Fairness:
         self._give()
 
     def meanwhile(self, call: Callable[[], _T]) -> _T:
-        """Give the turn up during the call of a webhook. Work after a failed call has the priority of a
-        retry."""
+        """Give the turn up during a webhook's call. Work after a failed call has the priority of a retry."""
         self._give()
         ahead = _LATER
         try:
@@ -134,8 +133,7 @@ class Fairness:
 
 
 def _take_slot(stores: Stores, slot: int, taken_by: str) -> bool:
-    """Take the slot; returns whether it was free. The slot of a process that died is free again after the
-    longest call."""
+    """Take the slot; returns whether it was free. A dead process's slot is free after the longest call."""
     now_ms = stores.clock_ms()
     until_ms = now_ms + WEBHOOK_MS + SPARE_MS
     item = slow_slot_key(slot) | {WRITE_ID: {"S": taken_by}, UNTIL_MS: {"N": str(until_ms)}}

@@ -126,9 +126,8 @@ def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
     _name_streams(stores, record, configuration.streams)
     latest: SubscriptionRecord | None = record
     for page in followed_streams(stores, record):
-        # Links begin at the tails: existing messages begin no delivery (§6.2). If another process has
-        # finished the creation, these tails may lie after appends that must be delivered: check `active`
-        # again.
+        # Links begin at the tails: existing messages begin no delivery (§6.2). Check `active` again: if
+        # another process has finished the creation, these tails may lie after appends that must be delivered.
         heads = stores.concurrency.each(lambda each: find_head(stores, each.key.stream_id), page)
         latest = storage.reload_subscription(stores.table, record)
         if latest is None or latest.active:

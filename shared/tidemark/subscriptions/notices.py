@@ -87,8 +87,7 @@ def changed_from_record(record: Mapping[str, Any]) -> Changed | None:
 
 
 class Subscribers:
-    """Finds subscriptions with one query for the roster, and one for each stream if any subscription names
-    streams one by one."""
+    """Takes a query for the roster, and one for each stream if any subscription names streams one by one."""
 
     def __init__(self, table: Table, send: Callable[[Sequence[str]], None]) -> None:
         self._table = table

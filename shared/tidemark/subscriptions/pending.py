@@ -175,8 +175,7 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
 
 def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everything: bool = False) -> bool:
     """Read the linked streams themselves and mark those with something new: the stream records may be late or
-    lost. Returns whether anything was marked. Stops after the first 16 streams with a new mark among them,
-    unless `everything`."""
+    lost. Returns whether any was marked. Unless `everything`, stops after a group of 16 with a mark."""
 
     def look(link: StreamLink) -> bool:
         head = find_head(stores, link.path)
@@ -205,9 +204,8 @@ def remind(
     stores: Stores, send: Callable[[Sequence[str]], None], has_time_left: Callable[[], bool] = lambda: True
 ) -> int:
     """Send a notice for each subscription that is due, not created to the end, or idle with a mark. Returns
-    their number. Takes one query for the roster, and one or two small reads for each subscription. Roster
-    entries of ended subscriptions are removed: they stay if the id was used again before the notice of the
-    end."""
+    their number. Takes one query for the roster, and one or two small reads for each subscription. Also
+    removes ended subscriptions that a reused id has left in the roster."""
     found, ended = list[str](), list[RosterEntry]()
     for entry in storage.load_roster(stores.table):
         if not has_time_left():

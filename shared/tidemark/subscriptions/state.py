@@ -89,8 +89,7 @@ def next_step(state: DeliveryState, now_ms: int) -> Step:
     if deadline_ms is None or now_ms < deadline_ms:
         return Step.WAIT
     lease_is_over = state.lease_until_ms is not None and now_ms >= state.lease_until_ms
-    # A retry after the end of the lease gets a new generation: the receiver of an earlier attempt may still
-    # be working.
+    # A retry after the lease gets a new generation: the receiver of an earlier attempt may still work.
     return Step.EXPIRE if lease_is_over else Step.DELIVER
 
 
@@ -222,8 +221,7 @@ def end_delivery(state: DeliveryState) -> DeliveryState:
 
 
 def give_up(state: DeliveryState, now_ms: int) -> DeliveryState:
-    """End the delivery, with a pause before the next one: subscriptions that follow each other's dead letters
-    cannot spin."""
+    """End the delivery with a pause: subscriptions that follow each other's dead letters cannot spin."""
     return replace(end_delivery(state), next_attempt_ms=now_ms + FIRST_RETRY_MS)
 
 

@@ -132,8 +132,7 @@ def end_subscription(table: tables.Table, seen: records.SubscriptionRecord, ende
 
 
 def load_roster(table: tables.Table) -> list[records.RosterEntry]:
-    """All subscriptions, in one query up to some thousands. A subscription whose entry is damaged is left
-    out: the others go on."""
+    """All subscriptions, in one query up to some thousands, without damaged entries."""
     pages = tables.pages_around_damage(table, records.ROSTER_PK, records.SLASH, records.BEHIND_SLASH)
     return [records.decode_roster_entry(item) for page in pages for item in page]
 

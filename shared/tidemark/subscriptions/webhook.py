@@ -85,8 +85,7 @@ def call_webhook(
 
 
 def _connected(addresses: Sequence[str], port: int, left: Callable[[], float]) -> socket.socket:
-    """Connect to the first address that accepts: a name may have an IPv6 address that this machine cannot
-    reach. Raises OSError."""
+    """Connect to the first reachable address: this machine may have no IPv6. Raises OSError."""
     for address in addresses[:-1]:
         with suppress(OSError):
             return socket.create_connection((address, port), left() / 2)

@@ -68,8 +68,7 @@ class WebhookUrl:
 
 
 def parse_webhook_url(text: str, *, allow_local: bool) -> WebhookUrl:
-    """Parse and check the URL. `allow_local` also accepts plain HTTP to localhost and 127.0.0.x. Raises
-    WebhookUrlRejected."""
+    """Raises WebhookUrlRejected. `allow_local` also accepts plain HTTP to localhost and 127.0.0.x."""
     if len(text.encode()) > MAX_URL_BYTES or not text.isascii() or re.search(r"[\x00-\x20\x7f\\]", text):
         raise WebhookUrlRejected(
             f"webhook.url must be ASCII without spaces and backslashes, at most {MAX_URL_BYTES} bytes"

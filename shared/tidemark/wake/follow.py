@@ -38,8 +38,7 @@ _T = TypeVar("_T")
 
 class Follower:
     """A live read or a socket's watch, while it follows a stream. A follower belongs to the event loop on
-    which it was made, and the hub may wake it from any thread. A woken follower reads again. Call `close` at
-    the end."""
+    which it was made, and the hub may wake it from any thread. A woken follower reads again."""
 
     __slots__ = ("_hub", "incarnation", "key", "loop", "offset")
 
@@ -75,8 +74,7 @@ class Hub:
         self._changed = threading.Condition()
 
     def add(self, follower: Follower) -> None:
-        """Add a follower. The follower reads afterwards: a later append wakes it, and the read returns an
-        earlier one."""
+        """Add a follower before its read: the read returns an earlier append, and a later one wakes it."""
         with self._changed:
             self._followers.setdefault(follower.key, set()).add(follower)
 
@@ -179,8 +177,7 @@ class Share(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The objects that all followers of a process share: storage, two ways to call storage from a coroutine,
-    and a `Wake`."""
+    """The followers of a process share storage, two ways to call it from a coroutine, and a `Wake`."""
 
     stores: Stores
     run: Run
@@ -261,8 +258,7 @@ class LiveRead(Follower):
         self._wakes.set()
 
     async def next(self, until: float) -> Reading | None:
-        """The next page with news, or None at `until`, by the monotonic clock. Raises StreamNotFound when the
-        stream is deleted or expires."""
+        """The next page with news, or None at `until` (monotonic clock). Raises StreamNotFound."""
         while True:
             if (self._woken or (self._small and not self._at_tail)) and (recent := self._recent()):
                 return recent

@@ -58,8 +58,7 @@ class SocketApi:
         self.sleep: Callable[[float], None] = time.sleep
 
     def send(self, connection_id: str, frames: Sequence[str]) -> None:
-        """Send the frames, with a call for each. Raises SocketGone, SocketUnavailable, maybe after some
-        frames.
+        """Send each frame with a call. Raises SocketGone, SocketUnavailable, maybe after some frames.
 
         A connection that does not take frames, such as one whose client does not read, is closed, so that it
         does not delay other waiters. A client that reconnects watches again and misses nothing."""

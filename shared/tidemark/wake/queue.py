@@ -158,7 +158,7 @@ class Receiver:
 
     def queue(self) -> OwnQueue:
         """This process's queue. The first waiting request makes the queue, because a snapshot of a fresh
-        process (Lambda SnapStart) must not contain one. Raises QueueUnavailable."""
+        process must not contain one. Raises QueueUnavailable."""
         with self._lock:
             if self._queue is None:
                 if self._closed:
@@ -168,8 +168,7 @@ class Receiver:
                 try:
                     url = self._queues.create(self._clock_ms())
                 finally:
-                    # Counted from the end of the attempt, which may take long to fail: the next request must
-                    # not wait too.
+                    # Counted from the end: an attempt may take long to fail, and the next must not wait too.
                     self._create_after = time.monotonic() + RETRY_SECONDS
                 self._queue = OwnQueue(url, time.monotonic() + SETTLING_SECONDS)
             return self._queue
