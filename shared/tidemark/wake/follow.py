@@ -37,8 +37,9 @@ _T = TypeVar("_T")
 
 
 class Follower:
-    """A live read or a socket's watch, while it follows a stream. A follower belongs to the event loop on
-    which it was made, and the hub may wake it from any thread. A woken follower reads again."""
+    """A live read or a socket's watch, while it follows a stream; close it at the end. A follower belongs to
+    the event loop on which it was made, and the hub may wake it from any thread. A woken follower reads
+    again."""
 
     __slots__ = ("_hub", "incarnation", "key", "loop", "offset")
 
