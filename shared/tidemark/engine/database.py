@@ -296,7 +296,7 @@ class Database:
         if self.is_dirty and (self._call is not None or isinstance(failure, sqlite3.Error)):
             if self._call is not None:
                 self._call.is_lost = True
-            _log.error("what was written could not be committed: %s", failure)
+            _log.error("writes could not be committed: %s", failure)
             for each in self.taken_back:
                 each()
         for call in self._resting:

@@ -5,8 +5,7 @@ A row has the CRC-32 of its item, and the item contains its key. Each read compa
 A corrupt *key* in the B-tree can hide rows: a search that compares with it takes the wrong branch, and a page
 may end too early. But such a search ends beside the corrupt row. Therefore a row counts as missing only if
 both neighbours of its place are intact: their keys equal the keys in their items. Each end of a page is
-checked like this. The last row of a partition is remembered after its check, and pages that reach it are
-complete.
+checked like this. A partition's last row is remembered after its check, and pages that reach it are complete.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ _MOST_REMEMBERED: Final = 10_000
 
 _INSERT: Final = "INSERT OR IGNORE INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
 _REPLACE: Final = "INSERT OR REPLACE INTO items (pk, sk, item, ttl, crc) VALUES (?, ?, ?, ?, ?)"
-#: Casts for damaged rows: an item or a key may have another type, or be invalid UTF-8. A key of another type
-#: is read as NULL.
+#: Casts for damaged rows, which may have another type or invalid UTF-8. A key of another type reads as NULL.
 _ITEM: Final = "CAST(coalesce(item, '') AS BLOB)"
 _KEY: Final = "CASE typeof(pk) || typeof(sk) WHEN 'texttext' THEN CAST(pk || char(10) || sk AS BLOB) END"
 _SELECT: Final = "SELECT {}, {} FROM items "
@@ -240,8 +238,7 @@ def decoded(place: Place, stored: bytes, crc: int) -> Item:
 
 
 def sound_key(key: bytes | None, stored: bytes) -> Place | None:
-    """Return a row's key (`_KEY`) if its item has the same key; else None. The rest of the item is not
-    checked."""
+    """Return a row's key (`_KEY`) if its item has the same key; else None. Nothing else is checked."""
     pk, _, sk = (key or b"").decode(errors="replace").partition("\n")
     if stored.startswith(orjson.dumps(make_key(pk, sk))[:-1]):
         return pk, sk

@@ -76,8 +76,8 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         log = Path(f"{path}-wal")
         if log.exists() and log.stat().st_size:
             raise UnusableDatabase(
-                f"{path} cannot be used where nothing can be written ({failure}): {log.name} has what is "
-                "not in it yet; copy the folder to where it can be written, and name the copy"
+                f"{path} cannot be opened in a read-only folder ({failure}): {log.name} has commits that are "
+                "not in it yet; copy the folder to a writable place, and give the path of the copy"
             ) from failure
         db = sqlite3.connect(f"{uri}&immutable=1", **options)
         _check_kind(db, path)
@@ -96,7 +96,7 @@ def _check_kind(db: sqlite3.Connection, path: Path | str) -> int:
         which = "a later" if version > FORMAT else "an earlier"
         raise UnusableDatabase(
             f"{path} was written by {which} version of Tidemark: its format is {version}, and this "
-            f"version reads {FORMAT} alone"
+            f"version reads only {FORMAT}"
         )
     return int(tables)
 
@@ -134,8 +134,8 @@ class LogLength:
             elif size > self._next_said_bytes:
                 self._next_said_bytes = 2 * size
                 _log.warning(
-                    "the write-ahead log has %d MB: another process, such as a backup, reads the database "
-                    "and holds it; it shrinks when that has ended",
+                    "the write-ahead log has %d MB: another process, such as a backup, reads the database; "
+                    "the log shrinks when that process has ended",
                     size >> 20,
                 )
 

@@ -111,7 +111,7 @@ class Tokens:
                 fault = odd
                 break
         if fault is None:
-            raise _invalid("Token is signed with an algorithm or a key that this server does not know")
+            raise _invalid("Token is signed with an algorithm or a key that is not known here")
         raise _invalid(
             next((text for kind, text in _FAULTS if isinstance(fault, kind)), _UNREADABLE)
         ) from None

@@ -78,8 +78,7 @@ class BehindEdge:
 
 def is_by_writers_url(scope: Scope) -> bool:
     """Whether the request is a write at the write function's own URL, which exists if `WriterConcurrency` is
-    set. Lambda sets the domain name, so a client cannot forge it, and no other function with writes has a
-    URL."""
+    set. Lambda sets the domain name, so clients cannot forge it. No other function with writes has a URL."""
     event = scope.get("aws.event") or {"requestContext": {}}
     is_function_url = ".lambda-url." in str(event["requestContext"].get("domainName", ""))
     return is_function_url and scope["method"] in WRITING
@@ -111,8 +110,7 @@ def as_sent(scope: Scope, request: Request, path: str | None) -> Scope:
 
 
 def origin_secret_loader(settings: AuthorizationSettings, run: Run) -> Load:
-    """Make a function that loads the secret: the stack's own, which never changes, or a parameter's current
-    value."""
+    """Make a function that loads the secret: the stack's own, which never changes, or a parameter's value."""
     name = settings.edge_secret_name
     if not name:
 
