@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 PATIENCE_SECONDS: Final = 60.0
+_P = ParamSpec("_P")
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
@@ -26,11 +27,11 @@ def until(condition: Callable[..., Any], *given: Any) -> None:
         time.sleep(0.01)
 
 
-def on_own_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def on_a_loop(test: Callable[_P, Coroutine[Any, Any, None]]) -> Callable[_P, None]:
     """Runs an asynchronous test on an event loop of its own."""
 
     @wraps(test)
-    def run(**fixtures: Any) -> None:
-        asyncio.run(test(**fixtures))
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 10 * PATIENCE_SECONDS))
 
     return run

@@ -14,13 +14,10 @@ import re
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +27,7 @@ from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.artifact.iam import actions
 from tests.artifact.moto_iam import SUBSCRIPTIONS, WEBHOOK_KEYS, Roles, make_roles
 from tests.artifact.test_roles import expanded
+from tests.http_server import Handler, serving
 from tests.infra.test_template import FUNCTIONS, TEMPLATE, statements_of
 from tests.stack.emulators import Ministack
 from tests.stack.engines import LocalServices
@@ -221,24 +219,13 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The URL of a receiver, and what it got. At `/done` it is done with a wake at once, elsewhere never."""
     got: list[dict[str, Any]] = []
 
-    class Receive(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            got.append(json.loads(body) | {"signature": self.headers["Webhook-Signature"]})
-            answer = json.dumps({"done": self.path == "/done"}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    class Receive(Handler):
+        def answer(self) -> None:
+            got.append(json.loads(self.received()) | {"signature": self.headers["Webhook-Signature"]})
+            self.respond(200, json.dumps({"done": self.path == "/done"}).encode())
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Receive)
-    with closing(server.socket):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", got
-        server.shutdown()
+    with serving(Receive) as url:
+        yield url, got
 
 
 def subscribe(name: str, **asked: Any) -> dict[str, Any]:

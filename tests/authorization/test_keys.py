@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import http.server
 import itertools
 import json
 import random
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.authorization.tokens import SECRET, claims, handmade, token
+from tests.http_server import Handler, serving
 from tidemark.aws import clients
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.http.security import keys as keys_module
@@ -334,7 +334,7 @@ def test_a_document_that_is_not_a_key_set_is_refused(text: bytes) -> None:
         parse_public_keys(text, "test")
 
 
-Respond = Callable[[http.server.BaseHTTPRequestHandler], None]
+Respond = Callable[[Handler], None]
 
 
 @pytest.fixture
@@ -342,30 +342,16 @@ def served() -> Iterator[tuple[str, list[Respond]]]:
     """The URL of a document, and how the server responds."""
     respond: list[Respond] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Document(Handler):
+        def answer(self) -> None:
             respond[-1](self)
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's own name
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/jwks.json", respond
-    server.shutdown()
-    server.server_close()
+    with serving(Document) as url:
+        yield f"{url}/jwks.json", respond
 
 
 def sends(status: int, body: bytes, **headers: str) -> Respond:
-    def respond(handler: http.server.BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return respond
+    return lambda handler: handler.respond(status, body, headers.items())
 
 
 @pytest.mark.parametrize(

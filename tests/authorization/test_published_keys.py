@@ -3,10 +3,8 @@ URL."""
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.authorization.test_keys import PRIVATE, public_jwk
 from tests.authorization.tokens import token
 from tests.authorization.ways import WAYS, Way
+from tests.http_server import Handler, serving
 from tidemark.settings import Settings
 
 ADMIN = "read:* write:* manage:*"
@@ -37,21 +36,13 @@ class Issuer:
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[Issuer]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"keys": publishing.keys}).encode())
+    class Document(Handler):
+        def answer(self) -> None:
+            self.respond(200, json.dumps({"keys": publishing.keys}).encode())
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's own name
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    publishing = Issuer(f"http://127.0.0.1:{server.server_address[1]}/jwks.json")
-    yield publishing
-    server.shutdown()
-    server.server_close()
+    with serving(Document) as url:
+        publishing = Issuer(f"{url}/jwks.json")
+        yield publishing
 
 
 @pytest.fixture(params=list(WAYS))

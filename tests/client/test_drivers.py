@@ -23,7 +23,7 @@ import pytest
 from tests.garbage import uncollected
 from tests.ports import free_port
 from tests.processes import threads_named
-from tests.waiting import on_own_loop, until
+from tests.waiting import on_a_loop, until
 from tidemark.client import (
     AsyncStream,
     ETagMismatch,
@@ -108,7 +108,7 @@ def test_help_shows_what_a_caller_gets(kind: Any) -> None:
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
     url = f"{tidemark_url}/v1/stream/life"
     with pytest.raises(NotFound, match="/v1/stream/life: 404"):
@@ -138,7 +138,7 @@ async def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_a_producer_writes_each_message_once_through_a_network_that_loses(
     tidemark_url: str, kind: Any
 ) -> None:
@@ -185,7 +185,7 @@ OUTCOMES: dict[str, tuple[type[Exception] | None, Any]] = {
 @both
 @pytest.mark.parametrize("writes", ["append", "produce"])
 @pytest.mark.parametrize("outcome", OUTCOMES)
-@on_own_loop
+@on_a_loop
 async def test_no_large_body_is_left_to_the_garbage_collector(
     tidemark_url: str, kind: Any, writes: str, outcome: str
 ) -> None:
@@ -222,7 +222,7 @@ async def test_no_large_body_is_left_to_the_garbage_collector(
 
 @both
 @pytest.mark.parametrize("bad", [b"no JSON", b'{"a":1},{"b":2}', b'"%b"' % (b"x" * 5_000_000)])
-@on_own_loop
+@on_a_loop
 async def test_a_bad_message_is_refused_and_the_good_ones_are_written(
     tidemark_url: str, kind: Any, bad: bytes
 ) -> None:
@@ -240,7 +240,7 @@ async def test_a_bad_message_is_refused_and_the_good_ones_are_written(
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_the_end_of_a_with_closes_the_stream_and_an_exception_leaves_it_open(
     tidemark_url: str, kind: Any
 ) -> None:
@@ -268,7 +268,7 @@ async def test_the_end_of_a_with_closes_the_stream_and_an_exception_leaves_it_op
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_headers_and_parameters_are_made_for_each_request(tidemark_url: str, kind: Any) -> None:
     seen: list[tuple[str, str]] = []
     counted = Counter[str]()
@@ -294,7 +294,7 @@ async def test_headers_and_parameters_are_made_for_each_request(tidemark_url: st
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_a_function_of_a_header_that_raises_and_a_broken_answer_end_the_producer(kind: Any) -> None:
     def broken() -> str:
         raise LookupError("no token")
@@ -375,7 +375,7 @@ class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 @both
 @pytest.mark.parametrize("live", ["sse", False])
-@on_own_loop
+@on_a_loop
 async def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> None:
     endless = Endless(b"event: data\ndata:" + b"x" * (4 << 20) + b"\n\n")
 
@@ -388,7 +388,7 @@ async def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> 
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
     client = client_of(kind, httpx.MockTransport(Endless(b"x" * 70_000).answer))
     ask: Any = {Stream: socket._ask, AsyncStream: asynchronous._ask}[kind]
@@ -397,7 +397,7 @@ async def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_a_byte_a_second_is_no_answer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "monotonic", count().__next__)
     slow, once = Endless(b"x"), Retry(max_retries=0)
@@ -408,7 +408,7 @@ async def test_a_byte_a_second_is_no_answer(kind: Any, monkeypatch: pytest.Monke
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the_client(kind: Any) -> None:
     moved = Endless(b"x")
     client = client_of(kind, httpx.MockTransport(moved.answer))
@@ -419,7 +419,7 @@ async def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the
 
 @both
 @pytest.mark.parametrize("closed", [False, True])
-@on_own_loop
+@on_a_loop
 async def test_what_was_read_backwards_goes_on_in_no_other_stream_of_the_name(
     tidemark_url: str, kind: Any, closed: bool
 ) -> None:
@@ -450,7 +450,7 @@ async def test_what_was_read_backwards_goes_on_in_no_other_stream_of_the_name(
 
 
 @both
-@on_own_loop
+@on_a_loop
 async def test_a_reader_asks_the_writer_to_stop_and_the_stream_goes_on(tidemark_url: str, kind: Any) -> None:
     url = f"{tidemark_url}/v1/stream/stoppable"
     answer, reader = await awaited(kind.create(url, content_type="text/plain")), kind(url)

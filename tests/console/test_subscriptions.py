@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 import urllib.error
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +15,7 @@ from playwright.sync_api import expect
 
 from tests.conformance.servers import Server
 from tests.console.conftest import Console, append, make_stream, send
+from tests.http_server import Handler, serving
 
 
 @dataclass
@@ -32,23 +31,14 @@ class Receiver:
 def receiver() -> Iterator[Receiver]:
     made = Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            made.calls.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            body = b'{"done": true}'
-            self.send_response(made.status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    class Webhook(Handler):
+        def answer(self) -> None:
+            made.calls.append(json.loads(self.received()))
+            self.respond(made.status, b'{"done": true}')
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        made.url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+    with serving(Webhook) as url:
+        made.url = f"{url}/hook"
         yield made
-        server.shutdown()
 
 
 def subscribe(server: Server, name: str, **asked: Any) -> None:

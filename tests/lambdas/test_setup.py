@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import boto3
@@ -14,6 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from functions.setup import app
+from tests.http_server import Handler, serving
 from tests.infra.test_template import TEMPLATE
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 
@@ -81,22 +80,14 @@ class CloudFormation:
 def cloudformation() -> Iterator[CloudFormation]:
     received: list[dict[str, Any]] = []
 
-    class Address(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
+    class Address(Handler):
+        def answer(self) -> None:
             assert not self.headers["Content-Type"], "the presigned address is signed without one"
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
+            received.append(json.loads(self.received()))
+            self.respond(200)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Address) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield CloudFormation(f"http://127.0.0.1:{server.server_port}/a?b=c", received)
-        server.shutdown()
-        thread.join()
+    with serving(Address) as url:
+        yield CloudFormation(f"{url}/a?b=c", received)
 
 
 def test_the_origin_secret_is_drawn_when_the_stack_is_created(cloudformation: CloudFormation) -> None:

@@ -22,8 +22,7 @@ from tests.stack import environments
 from tests.stack.conftest import write_function
 from tests.stack.template import load_template
 from tests.stack.websocket_api import MOST_AT_ONCE, Connections, ManagementServer, WebSocketApi
-from tests.waiting import PATIENCE_SECONDS, eventually, until
-from tests.wake.support import on_a_loop
+from tests.waiting import PATIENCE_SECONDS, eventually, on_a_loop, until
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
 from tidemark.server import Message
 from tidemark.wake.notifier import TELLING_SECONDS, SocketApi, SocketGone

@@ -6,12 +6,12 @@ import asyncio
 import os
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, ParamSpec
+from typing import Any, Final
 
 from tests.http.asgi import Exchange, make_scope
 from tests.stack.template import Function, Template, load_template
@@ -25,18 +25,6 @@ from tidemark.wake.follow import Follower, Hub
 from tidemark.wake.notifier import SocketApi
 
 ROOT: Final = Path(__file__).parents[2]
-
-P = ParamSpec("P")
-
-
-def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Runs an asynchronous test on an event loop of its own."""
-
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 10 * PATIENCE_SECONDS))
-
-    return run
 
 
 def shared_sqs() -> Any:

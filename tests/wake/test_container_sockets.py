@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from tests.http.test_socket import OpenSocket, handshake, tail
+from tests.waiting import on_a_loop
 from tests.wake.scene import WAITS_LONG, Scene, SilentQueues
-from tests.wake.support import on_a_loop
 from tidemark.http.backend import many_at_once
 from tidemark.http.socket_session import Sockets
 from tidemark.protocol.socket import PATH

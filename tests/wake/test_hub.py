@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.waiting import PATIENCE_SECONDS, eventually, until
-from tests.wake.support import Heard, on_a_loop
+from tests.waiting import PATIENCE_SECONDS, eventually, on_a_loop, until
+from tests.wake.support import Heard
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.wake import follow as hub_module
 from tidemark.wake.follow import Hub

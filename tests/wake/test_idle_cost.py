@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.http.asgi import Exchange, make_scope
+from tests.waiting import on_a_loop
 from tests.wake.scene import Scene, SilentQueues
-from tests.wake.support import on_a_loop
 from tidemark.settings import Settings
 
 MakeScene = Callable[..., Scene]

@@ -13,9 +13,9 @@ import pytest
 
 from tests.buckets import key_in_new_bucket, publish
 from tests.support import World
-from tests.waiting import eventually
+from tests.waiting import eventually, on_a_loop
 from tests.wake.scene import Scene, SilentQueues, has, whole
-from tests.wake.support import on_a_loop, request
+from tests.wake.support import request
 from tidemark.http import live
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.service.read import SMALL_PAGE_BYTES, read

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import PATIENCE_SECONDS
-from tests.wake.support import on_a_loop
+from tests.waiting import PATIENCE_SECONDS, on_a_loop
 from tidemark.wake.follow import SingleFlight
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.support import MINUTE_MS, TEXT
-from tests.waiting import eventually
+from tests.waiting import eventually, on_a_loop
 from tests.wake.scene import Scene, SilentQueues, has, whole
-from tests.wake.support import on_a_loop, pumping, request, shared_sqs
+from tests.wake.support import pumping, request, shared_sqs
 from tidemark.aws.sqs import Queues
 from tidemark.http.backend import many_at_once, one_at_a_time
 from tidemark.protocol.errors import Busy

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from durable_streams import DurableStream, stream
 
 from tests.conformance.clients.node import run_node
 from tests.conformance.servers import ROOT, running, temporary_directory, tidemark_server
+from tests.http_server import Handler, serving
 
 SCRIPT = Path(__file__).with_name("npm_backoff.mjs")
 EXAMPLE = ROOT / "docs" / "examples" / "patient-producer.mjs"
@@ -67,29 +67,17 @@ class Turnstile:
 
 @contextmanager
 def in_front_of(origin: str) -> Iterator[Turnstile]:
-    class Handler(BaseHTTPRequestHandler):
-        def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            refusal = turnstile.next()
+    class Door(Handler):
+        def answer(self) -> None:
+            body, refusal = self.received(), turnstile.next()
             status, headers, answer = pass_on(self, body) if refusal is None else said(refusal)
             turnstile.answered.append((self.command, status))
-            self.send_response(status)
-            for name, value in headers:
-                self.send_header(name, value)
-            if status != 204:
-                self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer if self.command != "HEAD" else b"")
-
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - the base class's own names
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's own name
-            pass
+            self.respond(status, answer, headers)
 
     def said(refusal: Refusal) -> tuple[int, list[tuple[str, str]], bytes]:
         return refusal.status, [("Content-Type", "application/json"), *refusal.headers.items()], refusal.body
 
-    def pass_on(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def pass_on(request: Handler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         """Whole, as an HTTP API does."""
         sent = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
         with closing(http.client.HTTPConnection(urlsplit(origin).netloc, timeout=120)) as connection:
@@ -98,16 +86,9 @@ def in_front_of(origin: str) -> Iterator[Turnstile]:
             headers = [pair for pair in answer.getheaders() if pair[0].lower() not in HOP_BY_HOP]
             return answer.status, headers, answer.read()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    turnstile = Turnstile(f"http://127.0.0.1:{server.server_address[1]}", origin)
-    serving = threading.Thread(target=server.serve_forever, daemon=True)
-    serving.start()
-    try:
+    with serving(Door) as url:
+        turnstile = Turnstile(url, origin)
         yield turnstile
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture(scope="module")
