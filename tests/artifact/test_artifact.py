@@ -28,7 +28,7 @@ from tests.artifact.iam import actions
 from tests.artifact.moto_iam import SUBSCRIPTIONS, WEBHOOK_KEYS, Roles, make_roles
 from tests.artifact.test_roles import expanded
 from tests.http_server import Handler, serving
-from tests.infra.test_template import FUNCTIONS, TEMPLATE, statements_of
+from tests.infra.test_template import FUNCTIONS, ROOT, TEMPLATE, statements_of
 from tests.stack.emulators import Ministack
 from tests.stack.engines import LocalServices
 from tests.stack.websocket_api import Connections, ManagementServer
@@ -43,7 +43,6 @@ from tidemark.subscriptions.notices import Changed, encode_notice
 
 pytestmark = [pytest.mark.artifact, pytest.mark.usefixtures("built")]
 
-ROOT = Path(__file__).parents[2]
 PROBE = Path(__file__).with_name("probe.py")
 EVENTS = ROOT / "events"
 #: Of a stream that is written by one function, and read by two others hours later by their clocks: a read

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.infra.test_template import FUNCTIONS
+from tests.infra.test_template import FUNCTIONS, ROOT
 
 pytestmark = pytest.mark.artifact
 
-ROOT = Path(__file__).parents[2]
 SAM_PYTHON = ROOT / ".venv-sam" / "bin" / "python"
 #: All of them have `*` for a resource: writing the function's log, and reading a table's stream or a queue,
 #: which Lambda itself does, as the function.

@@ -14,6 +14,7 @@ from tests.answers import Answer
 from tests.authorization.conftest import ADMIN
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import Way
+from tests.http.asgi import JSON, TEXT
 from tests.http.published import application, operations
 from tidemark.http.paths import Endpoint
 from tidemark.protocol.authorization import RequiredScope, Right, Target, parse_scopes
@@ -21,8 +22,6 @@ from tidemark.protocol.errors import StreamNotFound
 from tidemark.subscriptions import lifecycle
 
 RIGHTS = ("read", "write", "manage")
-TEXT = {"Content-Type": "text/plain"}
-JSON = {"Content-Type": "application/json"}
 POOL = {"type": "pull-wake", "pattern": "t/*", "wake_stream": "t/wake"}
 AT = f"{5:016d}"
 _serial = itertools.count(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from pathlib import Path
 
 import orjson
 
@@ -12,7 +11,7 @@ from tests.answers import Answer
 from tests.costs import page, prices
 from tests.http.asgi import Door
 from tests.infra.test_container import CHILD
-from tests.infra.test_template import TEMPLATE
+from tests.infra.test_template import ROOT, TEMPLATE
 from tests.stack.dynamodb import item_size
 from tests.support import World
 from tidemark.client.watches import QUIET_SECONDS, SILENT_SECONDS
@@ -20,7 +19,6 @@ from tidemark.http.backend import one_at_a_time
 from tidemark.protocol.socket import MAX_LEASE_SECONDS
 from tidemark.settings import Settings
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "costs.md").read_text()
 
 

@@ -14,14 +14,13 @@ import pytest
 
 from tests.answers import Answer
 from tests.engine.serving import serving
-from tests.http.asgi import Door
+from tests.http.asgi import TEXT, Door
 from tidemark.engine import database, turns
 from tidemark.engine.database import DatabaseOperation
 from tidemark.http import pages
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import Settings
 
-TEXT = {"Content-Type": "text/plain"}
 STREAM = "/v1/stream/a"
 LONG_POLL = f"{STREAM}?offset={1:016}&live=long-poll"
 

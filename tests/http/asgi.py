@@ -20,17 +20,24 @@ from starlette.types import ASGIApp, Message
 
 from tests.answers import Answer, shown
 from tests.protocol.event_source import Event, parse_comments
-from tests.support import Process
+from tests.support import Clock, Process
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend
 from tidemark.http.headers import EXPOSED, REQUEST_HEADERS
-from tidemark.protocol.caching import CATCH_UP_INTERVAL, MARK_BITS, mark_of
+from tidemark.protocol.caching import CATCH_UP_INTERVAL, EPOCH_SECONDS, INTERVAL_SECONDS, MARK_BITS, mark_of
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 
 _T = TypeVar("_T")
 
 Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+
+#: What a test makes a stream with, and returns the path of.
+Make = Callable[..., str]
+TEXT: Final = {"Content-Type": "text/plain"}
+JSON: Final = {"Content-Type": "application/json"}
+CLOSE: Final = {"Stream-Closed": "true"}
+PRODUCER: Final = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
 
 HOST: Final = "streams.example:8443"
 #: Long enough that only a hang reaches it.
@@ -46,6 +53,11 @@ READABLE: Final = frozenset(name.lower() for name in EXPOSED)
 SENDABLE: Final = frozenset(each.name.lower().encode() for each in REQUEST_HEADERS)
 #: Headers that every page may read (Fetch), that a browser acts on, and that caches do.
 OTHERS: Final = re.compile("(access-control|content|cross-origin|referrer|x)-.*|allow|cache-control|vary")
+
+
+def interval(clock: Clock) -> int:
+    """That of the cursors which are given now."""
+    return (clock.now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
 
 
 def check_any_answer(method: str, answer: Answer) -> None:

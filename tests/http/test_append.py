@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import Door
+from tests.http.asgi import CLOSE, JSON, TEXT, Door, Make
 
 pytestmark = pytest.mark.each_way
-
-TEXT = {"Content-Type": "text/plain"}
-JSON = {"Content-Type": "application/json"}
-CLOSE = {"Stream-Closed": "true"}
-Make = Callable[..., str]
 
 
 def check_closed(answer: Answer, next_offset: str) -> None:

@@ -13,13 +13,11 @@ from typing import Final
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import Door
+from tests.http.asgi import CLOSE, JSON, Door
 from tidemark.http.requests import MAX_BODY_BYTES
 
-JSON: Final = {"Content-Type": "application/json"}
 COMPACT: Final = {"Stream-Compact": "last-by-key"}
 PRODUCER: Final = {"Producer-Id": "p", "Producer-Epoch": "1", "Producer-Seq": "0"}
-CLOSE: Final = {"Stream-Closed": "true"}
 CLOSED: Final = JSON | CLOSE
 NEXT: Final = {"Producer-Id": "p", "Producer-Epoch": "1", "Producer-Seq": "1", "Stream-Seq": "6"}
 TOO_BIG: Final = 2**53

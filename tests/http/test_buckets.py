@@ -7,11 +7,10 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import TEXT, Door
 from tidemark.protocol.offset import render_offset
 
 _serial = itertools.count(1)
-TEXT = {"Content-Type": "text/plain"}
 
 
 @pytest.fixture

@@ -10,12 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import JSON, TEXT, Door
 from tests.support import Clock
 from tidemark.log.schema import bucket_entry_key
-
-JSON = {"Content-Type": "application/json"}
-TEXT = {"Content-Type": "text/plain"}
 
 
 def stats(door: Door, path: str) -> Any:

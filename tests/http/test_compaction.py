@@ -8,11 +8,10 @@ import uuid
 import pytest
 
 from tests.buckets import move_compacted
-from tests.http.asgi import Door
+from tests.http.asgi import JSON, Door
 from tests.support import World
 from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 
-JSON = {"Content-Type": "application/json"}
 COMPACT = JSON | {"Stream-Compact": "last-by-key"}
 NAMES = ("Stream-Compact", "Stream-Compact-After", "Stream-Compact-Tombstones", "Stream-Compact-Key")
 DEFAULTS = ("last-by-key", "3600", "86400", None)

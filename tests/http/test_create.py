@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.http.asgi import HOST, Door
-
-TEXT = {"Content-Type": "text/plain"}
-JSON = {"Content-Type": "application/json"}
+from tests.http.asgi import HOST, JSON, TEXT, Door
 
 
 def test_the_same_creation_again_gets_200_and_the_current_tail(door: Door, path: str) -> None:

@@ -8,18 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import Door
+from tests.http.asgi import CLOSE, PRODUCER, TEXT, Door, Make
 from tests.support import Clock
 from tidemark.protocol.caching import CATCH_UP_INTERVAL, MARK_BITS
 
-TEXT = {"Content-Type": "text/plain"}
-CLOSE = {"Stream-Closed": "true"}
-PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
 TTL_SECONDS = 100
 WINDOW_MS = TTL_SECONDS * 1000
 #: A stream may outlive its window by this much: a twentieth.
 LATE_MS = WINDOW_MS // 20
-Make = Callable[..., str]
 
 
 def later(clock: Clock, seconds: float) -> str:

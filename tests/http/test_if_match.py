@@ -6,13 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import PRODUCER, TEXT, Door
 from tests.support import World
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import StreamKey
-
-TEXT = {"Content-Type": "text/plain"}
-PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
 
 
 @pytest.fixture

@@ -9,23 +9,14 @@ from typing import Any
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import Door
+from tests.http.asgi import CLOSE, JSON, TEXT, Door, Make, interval
 from tests.support import Clock
-from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.service.read import read
 from tidemark.wake import follow
 
-TEXT = {"Content-Type": "text/plain"}
-JSON = {"Content-Type": "application/json"}
-CLOSE = {"Stream-Closed": "true"}
 POLL = "&live=long-poll"
-Make = Callable[..., str]
 
 pytestmark = [pytest.mark.usefixtures("no_polling"), pytest.mark.each_way]
-
-
-def interval(clock: Clock) -> int:
-    return (clock.now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
 
 
 # --- without waiting ----------------------------------------------------------------

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import TEXT, Door
 
-TEXT = {"Content-Type": "text/plain"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 

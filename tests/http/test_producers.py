@@ -3,14 +3,9 @@ and every answer in the official suite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tests.answers import Answer
-from tests.http.asgi import Door
+from tests.http.asgi import TEXT, Door, Make
 from tidemark.protocol.tail import RECENT_PRODUCERS
-
-TEXT = {"Content-Type": "text/plain"}
-Make = Callable[..., str]
 
 
 def claim(epoch: int, seq: int, producer_id: str = "p") -> dict[str, str]:

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
-from tests.http.asgi import Door, Exchange
+from tests.http.asgi import TEXT, Door, Exchange
 from tests.stack.engines import LocalServices
 from tests.support import MonotonicClock, make_world
 from tests.waiting import eventually
@@ -23,8 +23,6 @@ from tidemark.http.headers import ResponseHeaders
 from tidemark.http.requests import MAX_BODY_BYTES
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.settings import InvalidSetting, Settings
-
-TEXT = {"Content-Type": "text/plain"}
 
 
 def test_a_token_bucket_holds_the_tokens_of_one_second() -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import Door
+from tests.http.asgi import CLOSE, JSON, TEXT, Door, Make
 from tidemark.log.read import read_page
 
 pytestmark = pytest.mark.each_way
 
-TEXT = {"Content-Type": "text/plain"}
-JSON = {"Content-Type": "application/json"}
-CLOSE = {"Stream-Closed": "true"}
 SHARED = "public, max-age=60, stale-while-revalidate=300"
 REVALIDATED = "public, no-cache"
-Make = Callable[..., str]
 
 
 def state(answer: Answer) -> tuple[str | None, str | None]:

@@ -6,13 +6,11 @@ import uuid
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import JSON, Door
 from tests.support import World
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import parse_plain_path
 from tidemark.service.retention import trim_below
-
-JSON = {"Content-Type": "application/json"}
 
 
 def trim(world: World, path: str) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.http.asgi import Door
-
-TEXT = {"Content-Type": "text/plain"}
-PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+from tests.http.asgi import PRODUCER, TEXT, Door
 
 
 @pytest.fixture

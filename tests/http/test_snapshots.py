@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import Door
+from tests.http.asgi import JSON, Door
 from tests.mime import parse_parts
 from tests.support import HOUR_MS, Clock
 from tidemark.http.requests import MAX_BODY_BYTES
@@ -20,7 +20,6 @@ from tidemark.janitor.sweep import sweep
 from tidemark.service.snapshots import MAX_ANSWER_BYTES
 
 _serial = itertools.count(1)
-JSON = {"Content-Type": "application/json"}
 MEGABYTE = 1024 * 1024
 
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message
 
 from tests.authorization.tokens import SECRET, token
 from tests.engine.serving import serving
-from tests.http.asgi import HOST, Door, by_the_server, make_scope
+from tests.http.asgi import HOST, TEXT, Door, by_the_server, make_scope
 from tests.support import Clock
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tidemark.http import error_handlers, socket_session
@@ -32,7 +32,6 @@ from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import AuthorizationSettings, Settings
 
 pytestmark = pytest.mark.usefixtures("no_polling")
-TEXT = {"Content-Type": "text/plain"}
 
 
 class OpenSocket:

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.http.asgi import Door, by_the_server
+from tests.http.asgi import CLOSE, JSON, TEXT, Door, Make, by_the_server, interval
 from tests.protocol.event_source import Event
 from tests.support import TEXT as PLAIN
 from tests.support import Clock
 from tests.waiting import eventually
 from tidemark.http import error_handlers, live
 from tidemark.observability.metrics import FAULTS, WAKE_SECONDS, Distribution, Meter
-from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
+from tidemark.protocol.caching import INTERVAL_SECONDS
 from tidemark.protocol.errors import Busy, ProtocolError, StorageUnavailable
 from tidemark.protocol.sse import HEARTBEAT
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.wake import follow
 
-TEXT = {"Content-Type": "text/plain"}
-JSON = {"Content-Type": "application/json"}
 BINARY = {"Content-Type": "application/octet-stream"}
-CLOSE = {"Stream-Closed": "true"}
 SSE = "&live=sse"
-Make = Callable[..., str]
 
 pytestmark = [pytest.mark.usefixtures("no_polling"), pytest.mark.each_way]
-
-
-def interval(clock: Clock) -> int:
-    return (clock.now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
 
 
 def controls(events: list[Event]) -> list[dict[str, Any]]:

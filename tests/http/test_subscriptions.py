@@ -14,14 +14,13 @@ import pytest
 from starlette.requests import Request
 
 from tests.answers import Answer
-from tests.http.asgi import Door
+from tests.http.asgi import JSON, Door
 from tests.http.published import openapi_document
 from tidemark.http import subscriptions
 from tidemark.http.subscriptions import jwks_url
 from tidemark.protocol.errors import Busy
 from tidemark.subscriptions import lifecycle, storage
 
-JSON = {"Content-Type": "application/json"}
 _serial = itertools.count(1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +13,13 @@ from tests.infra.test_template import (
     FUNCTION_GLOBALS,
     FUNCTIONS,
     ORIGINS,
+    ROOT,
     TEMPLATE,
     CloudFormationLoader,
     statements_of,
 )
 from tidemark.server.container import ADDRESS
 
-ROOT = Path(__file__).parents[2]
 CHILD = yaml.load((ROOT / "container" / "template.yaml").read_text(), CloudFormationLoader)
 RESOURCES = {name: each.get("Properties", {}) for name, each in CHILD["Resources"].items()}
 [LIVE] = RESOURCES["Task"]["ContainerDefinitions"]

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.infra.test_template import FUNCTIONS, TEMPLATE
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 RESOURCES = TEMPLATE["Resources"]
 
 

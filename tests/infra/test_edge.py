@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
@@ -25,6 +24,7 @@ from tests.infra.test_template import (
     FUNCTION_GLOBALS,
     FUNCTIONS,
     ORIGINS,
+    ROOT,
     TEMPLATE,
     CloudFormationLoader,
 )
@@ -34,7 +34,6 @@ from tidemark.http.security import authorization, origin_secret
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 from tidemark.observability.metrics import COUNTERS
 
-ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
 RESOURCES = TEMPLATE["Resources"]
 CONTAINER = yaml.load((ROOT / "container" / "template.yaml").read_text(), CloudFormationLoader)["Resources"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.infra.test_template import TEMPLATE
+from tests.infra.test_template import ROOT, TEMPLATE
 
-ROOT = Path(__file__).parents[2]
 GUIDE = "\n## \n".join(page.read_text() for page in sorted((ROOT / "docs" / "operations").glob("*.md")))
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
+from tests.infra.test_template import FUNCTION_GLOBALS, ROOT, TEMPLATE
 from tidemark.observability.metrics import COUNTERS, HISTOGRAMS
 from tidemark.protocol import errors
 
-ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 VARIABLES_PAGE = (REFERENCE / "environment-variables.md").read_text()
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")

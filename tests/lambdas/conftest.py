@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator
 
 import pytest
 
 from tests.http.asgi import Door
+from tests.http.conftest import path  # noqa: F401 - a fixture
 from tests.lambdas.functions import Functions
 from tests.support import World
 from tidemark.aws.clock import CLOCK
 from tidemark.http.backend import many_at_once
 from tidemark.settings import Settings
-
-_serial = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +42,3 @@ def door(world: World) -> Iterator[Door]:
         door = Door(world.process(clock=CLOCK.now_ms), many_at_once, runner, settings)
         yield door
         door.close()
-
-
-@pytest.fixture
-def path() -> str:
-    """A stream that nobody else uses."""
-    return f"/v1/stream/test/{next(_serial)}"

@@ -7,15 +7,12 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import JSON, PRODUCER, TEXT, Door
 from tests.lambdas.functions import Functions, function_url_event, http_event, in_base64, load_event
 from tests.support import refusal
 from tidemark.aws.http import BlockingHttp
 
-JSON = {"Content-Type": "application/json"}
-TEXT = {"Content-Type": "text/plain"}
 BINARY = {"Content-Type": "application/octet-stream"}
-PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
 HOST = load_event("get-catch-up")["headers"]["host"]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import TEXT, Door
 from tests.lambdas.functions import Context, Functions, load_event
 
-TEXT = {"Content-Type": "text/plain"}
 SCHEDULE = load_event("janitor-schedule")
 
 

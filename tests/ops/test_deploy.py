@@ -11,10 +11,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.infra.test_edge import DEFAULTS
-from tests.infra.test_template import TEMPLATE
+from tests.infra.test_template import ROOT, TEMPLATE
 from tidemark.ops import deploy
 
-ROOT = Path(__file__).parents[2]
 OUTPUTS = {
     "TableName": "tides-Table", "TableArn": "arn:table", "BucketName": "tides-bucket", "QueuePrefix": "wake-",
     "TryRead": "curl -H \"Authorization: Bearer $TIDEMARK_TOKEN\" 'https://x'",

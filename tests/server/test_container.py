@@ -27,7 +27,7 @@ from typing import IO, Any
 import pytest
 
 from tests.infra.test_locks import pins
-from tests.infra.test_template import FUNCTION_GLOBALS
+from tests.infra.test_template import FUNCTION_GLOBALS, ROOT
 from tests.ports import free_port
 from tests.stack.engines import LocalServices
 from tests.support import TEXT, Process, World, a_key, make_world
@@ -40,7 +40,6 @@ from tidemark.protocol.stream_key import StreamKey
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 COMMANDS: list[list[str]] = [
     json.loads(each) for each in re.findall(r"^ *CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)

@@ -151,3 +151,6 @@ class Scene:
         pk = log_pk(self.key, self.record.incarnation)
         for start in starts:
             assert notifier.notify([WakeMessage(pk, start)]) == {}
+
+
+MakeScene = Callable[..., Scene]

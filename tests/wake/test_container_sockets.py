@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from tests.http.test_socket import OpenSocket, handshake, tail
 from tests.waiting import on_a_loop
-from tests.wake.scene import WAITS_LONG, Scene, SilentQueues
+from tests.wake.scene import WAITS_LONG, MakeScene, Scene, SilentQueues
 from tidemark.http.backend import many_at_once
 from tidemark.http.socket_session import Sockets
 from tidemark.protocol.socket import PATH
 
-MakeScene = Callable[..., Scene]
 SETTINGS = replace(WAITS_LONG, socket_url=PATH)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,7 @@ from mangum import Mangum
 
 from tests.protocol.event_source import parse_events
 from tests.waiting import PATIENCE_SECONDS, until
-from tests.wake.scene import Scene
+from tests.wake.scene import MakeScene, Scene
 from tests.wake.support import ROOT, pumping
 from tidemark.http import live
 from tidemark.http.backend import one_at_a_time
@@ -26,7 +25,6 @@ from tidemark.settings import Settings
 pytestmark = pytest.mark.slow
 
 EVENT = json.loads((ROOT / "events" / "get-long-poll.json").read_text())
-MakeScene = Callable[..., Scene]
 
 
 class Environment(threading.Thread):

@@ -7,17 +7,15 @@ long-poll after 25 s, an event stream after 55 s, and one by the HTTP API alone 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.http.asgi import Exchange, make_scope
 from tests.waiting import on_a_loop
-from tests.wake.scene import Scene, SilentQueues
+from tests.wake.scene import MakeScene, SilentQueues
 from tidemark.settings import Settings
 
-MakeScene = Callable[..., Scene]
 BEGINNING = {"GetItem": 1, "Query": 2}
 #: As its last wait ends a long-poll looks once more.
 LAST_LOOK = {"GetItem": 1, "Query": 3}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ import pytest
 from tests.buckets import key_in_new_bucket, publish
 from tests.support import World
 from tests.waiting import eventually, on_a_loop
-from tests.wake.scene import Scene, SilentQueues, has, whole
+from tests.wake.scene import MakeScene, SilentQueues, has, whole
 from tests.wake.support import request
 from tidemark.http import live
 from tidemark.protocol.expiry import NEVER, Expiry
@@ -25,7 +24,6 @@ from tidemark.wake.follow import WakeByHub
 
 pytestmark = pytest.mark.slow
 
-MakeScene = Callable[..., Scene]
 BOTH_KINDS = pytest.mark.parametrize("kind", ["sse", "long-poll"])
 
 

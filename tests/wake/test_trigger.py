@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import MINUTE_MS, TEXT
 from tests.waiting import eventually, on_a_loop
-from tests.wake.scene import Scene, SilentQueues, has, whole
+from tests.wake.scene import MakeScene, Scene, SilentQueues, has, whole
 from tests.wake.support import pumping, request, shared_sqs
 from tidemark.aws.sqs import Queues
 from tidemark.http.backend import many_at_once, one_at_a_time
@@ -25,7 +25,6 @@ from tidemark.wake.notifier import ORPHAN_MS, sweep_queues
 
 pytestmark = pytest.mark.slow
 
-MakeScene = Callable[..., Scene]
 BOTH_WAYS = pytest.mark.parametrize("way", [many_at_once, one_at_a_time], ids=lambda way: way.__name__)
 BOTH_KINDS = pytest.mark.parametrize("live", ["long-poll", "sse"])
 
