@@ -128,7 +128,7 @@ _ALWAYS: Final = [
     # too, the page gets an error.
     (b"access-control-allow-origin", b"*"),
 ]
-#: Max-Age is a day, the longest time for which browsers cache a preflight.
+#: A preflight counts for a day, the longest time that browsers grant.
 PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": ", ".join(METHODS),
     "Access-Control-Allow-Headers": ", ".join(_ALLOWED + _TRACING),
