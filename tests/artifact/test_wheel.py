@@ -13,9 +13,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.available import require_engine, require_registry
+from tests.available import require_registry
 from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
-from tests.server.test_testing import PRINTED
 from tidemark.client import Stream
 
 PACKAGE = ROOT / "shared" / "tidemark"
@@ -56,14 +55,6 @@ COMMANDS = {
 }
 
 pytestmark = pytest.mark.artifact
-
-PLACE = """
-import os
-import tidemark.testing
-
-def test_the_wheel_is_tested():
-    assert tidemark.testing.__file__.startswith(os.environ["PYTHONPATH"])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -106,20 +97,6 @@ def test_via_lambda_needs_a_clone_and_is_refused_in_one_line(
     said = "tidemark: VIA=lambda needs a clone of the repository: run `VIA=lambda make run` there\n"
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", said)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_guides_tests_pass_with_the_fixtures_of_the_wheel(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    require_engine()
-    (tmp_path / "test_place.py").write_text(PLACE)
-    for number, printed in enumerate(PRINTED):
-        (tmp_path / f"test_{number}.py").write_text(printed)
-    given = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
-    command = [sys.executable, "-m", "pytest", "-p", "no:schemathesis", f"--rootdir={tmp_path}"]
-    ran = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout
-    assert f"= {1 + len(PRINTED)} passed in" in ran.stdout
 
 
 @pytest.mark.parametrize("extra", ["", *sorted(EXTRAS.keys() - {"dev"})])
