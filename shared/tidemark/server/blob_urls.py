@@ -25,7 +25,7 @@ _log: Final = logging.getLogger("tidemark")
 
 _PIECE_BYTES: Final = 256 * 1024
 _WRITTEN_BEFORE: Final = (
-    "This URL was used before, and takes one upload: publish the uploaded body with Snapshot-Upload, or POST "
+    "A body was uploaded to this URL before, and a URL takes one: publish it with Snapshot-Upload, or POST "
     "to .../upload again for another URL"
 )
 #: Allow pages of other origins, and make a browser save the blob, because it could be HTML with scripts.
