@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.conformance.servers import ROOT, node
+from tests.waiting import on_a_loop
 from tidemark import AsyncStream, Stream
 
 HERE = Path(__file__).parent
@@ -38,22 +39,20 @@ def text_of(stream: str) -> str:
     return "".join(chunk.text for chunk in Stream(stream).follow())
 
 
-def test_fastapi_writes_an_answer_behind_its_response(
+@on_a_loop
+async def test_fastapi_writes_an_answer_behind_its_response(
     tidemark_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load("fastapi_app", f"{tidemark_url}/v1/stream/answers", monkeypatch)
-
-    async def live() -> Any:
-        transport = httpx.ASGITransport(module.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
-            assert "EventSource" in (await client.get("/")).text
-            return (await client.post("/answers", params={"question": QUESTION})).json()
-
-    asked = asyncio.run(live())
+    transport = httpx.ASGITransport(module.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+        assert "EventSource" in (await client.get("/")).text
+        asked = (await client.post("/answers", params={"question": QUESTION})).json()
     assert text_of(asked["stream"]).startswith(QUESTION + " Because")
 
 
-def test_fastapi_stops_an_answer_when_the_page_asks(
+@on_a_loop
+async def test_fastapi_stops_an_answer_when_the_page_asks(
     tidemark_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load("fastapi_app", f"{tidemark_url}/v1/stream/answers", monkeypatch)
@@ -65,12 +64,9 @@ def test_fastapi_stops_an_answer_when_the_page_asks(
             await asyncio.sleep(0.01)
             yield "... "
 
-    async def live() -> None:
-        answer = await AsyncStream.create(f"{module.STREAMS}/tides", content_type="text/plain")
-        await module.write(answer, QUESTION)
-
     monkeypatch.setattr(module, "llm", llm)
-    asyncio.run(live())
+    answer = await AsyncStream.create(f"{module.STREAMS}/tides", content_type="text/plain")
+    await module.write(answer, QUESTION)
     assert text_of(f"{module.STREAMS}/tides").startswith("Because ")
 
 

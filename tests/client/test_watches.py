@@ -124,21 +124,17 @@ def test_what_is_told_while_a_reader_reads_counts_when_it_waits_again() -> None:
     assert client.woken_now() == []
 
 
-def test_what_was_told_during_a_read_counts_although_the_read_found_nothing() -> None:
+@pytest.mark.parametrize(
+    ("told", "has_read"),
+    [(tail(A, "57"), "42"), (tail(A, "50", closed=True), "50")],
+    ids=["although the read found nothing", "the end of the stream"],
+)
+def test_what_was_told_during_a_read_is_read(told: dict[str, Any], has_read: str) -> None:
     client = connected()
     reader = client.waiting(A, "42")
     assert client.hear(tail(A, "50")) == [(A, READ)]
-    assert client.hear(tail(A, "57")) == []
-    client.wait(reader, "42")
-    assert client.woken_now() == [(A, READ)]
-
-
-def test_the_end_of_a_stream_that_is_told_during_a_read_is_read() -> None:
-    client = connected()
-    reader = client.waiting(A, "42")
-    assert client.hear(tail(A, "50")) == [(A, READ)]
-    assert client.hear(tail(A, "50", closed=True)) == []
-    client.wait(reader, "50")
+    assert client.hear(told) == []
+    client.wait(reader, has_read)
     assert client.woken_now() == [(A, READ)]
 
 
@@ -343,14 +339,11 @@ def test_a_server_that_answers_no_ping_gets_one_after_8_minutes_and_is_not_given
     assert client.watches.next_at() == client.now + watches.SILENT_SECONDS
 
 
-def test_who_leaves_before_anything_was_asked_sends_nothing() -> None:
+def test_who_leaves_ends_the_watch_that_was_asked_for() -> None:
+    """Also while it is to be repeated."""
     client = connected()
     client.watches.leave(client.waiting(A, "42"))
     assert client.frames() == []
-
-
-def test_who_leaves_while_a_watch_is_to_be_repeated_ends_it() -> None:
-    client = connected()
     first = client.waiting(A, "42")
     client.frames()
     client.hear(tail(A, "42", seconds=3600))

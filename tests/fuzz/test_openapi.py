@@ -49,20 +49,16 @@ def test_every_operation_has_a_tag_that_the_document_explains_and_the_server_is_
     assert [server["url"] for server in DOCUMENT["servers"]] == ["/"]
 
 
-def schemas(part: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every schema, and what it stands in."""
+def objects_in(part: Any) -> Iterator[dict[str, Any]]:
     if isinstance(part, dict):
-        if isinstance(part.get("schema"), dict):
-            yield part["schema"], part
-        for inner in part.values():
-            yield from schemas(inner)
-    elif isinstance(part, list):
-        for inner in part:
-            yield from schemas(inner)
+        yield part
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from objects_in(inner)
 
 
 def test_every_schema_is_one_and_its_example_fits() -> None:
-    found = [each for each in schemas(DOCUMENT) if "$ref" not in each[0]]
+    holders = [each for each in objects_in(DOCUMENT) if isinstance(each.get("schema"), dict)]
+    found = [(each["schema"], each) for each in holders if "$ref" not in each["schema"]]
     assert len(found) > 30
     for schema, holder in found:
         validator = jsonschema_rs.Draft202012Validator(schema)
@@ -70,27 +66,9 @@ def test_every_schema_is_one_and_its_example_fits() -> None:
             assert example is None or validator.is_valid(example), holder
 
 
-def references(part: Any) -> Iterator[str]:
-    if isinstance(part, dict):
-        if "$ref" in part:
-            yield part["$ref"]
-        for inner in part.values():
-            yield from references(inner)
-    elif isinstance(part, list):
-        for inner in part:
-            yield from references(inner)
-
-
-def contents(part: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(part, dict):
-        yield from (each for name, each in part.items() if name == "content")
-        for inner in part.values():
-            yield from contents(inner)
-
-
 def test_generators_of_clients_can_take_every_operation() -> None:
     """They skip a body of any type where no type that they know is beside it, and a date-time in a header."""
-    bodies = list(contents(DOCUMENT["paths"]))
+    bodies = [each["content"] for each in objects_in(DOCUMENT["paths"]) if "content" in each]
     assert sum("*/*" in each for each in bodies) > 10
     assert all(each.keys() - {"*/*"} for each in bodies)
     sent = [each["schema"] for each in PARAMETERS.values() if each["in"] == "header"]
@@ -99,7 +77,7 @@ def test_generators_of_clients_can_take_every_operation() -> None:
 
 def test_every_part_is_there_and_used() -> None:
     """Security schemes are named, not referred to."""
-    wanted = set(references(DOCUMENT))
+    wanted = {each["$ref"] for each in objects_in(DOCUMENT) if "$ref" in each}
     kept = {
         f"#/components/{kind}/{name}"
         for kind, parts in DOCUMENT["components"].items()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import CLOSE, JSON, TEXT, Door, Make, interval
+from tests.http.asgi import CLOSE, JSON, TEXT, Door, Make, by_the_server, interval
 from tests.support import Clock
 from tidemark.service.read import read
 from tidemark.wake import follow
@@ -117,16 +117,12 @@ def test_the_end_of_a_stream_wakes_a_long_poll(  # noqa: PLR0917 - fixtures and 
         assert (answer.body, answer.next_offset) == (body, f"{3 + len(body):016d}")
 
 
-def test_a_client_that_leaves_ends_only_its_own_request(
+@by_the_server
+async def test_a_client_that_leaves_ends_only_its_own_request(
     server: Door, looked: asyncio.Event, path: str
 ) -> None:
     """The stream and the other waiting readers are not affected."""
-    server.put(path, TEXT)
-    short = server.configured(long_poll_seconds=0.05)
-
-    async def leave() -> None:
-        async with short.open("GET", f"{path}?offset=now{POLL}"):
-            await looked.wait()
-
-    server.run(leave())
-    assert server.post(path, TEXT, b"x").status == 204
+    await server.ask("PUT", path, TEXT)
+    async with server.configured(long_poll_seconds=0.05).open("GET", f"{path}?offset=now{POLL}"):
+        await looked.wait()
+    assert (await server.ask("POST", path, TEXT, b"x")).status == 204

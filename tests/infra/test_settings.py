@@ -45,27 +45,26 @@ def test_any_other_word_is_refused_with_the_variable_the_value_and_what_would_be
     assert str(refused.value) == (f"{name} must be true or false (or 1, yes, on; 0, no, off), got {value!r}")
 
 
-@pytest.mark.parametrize("value", ["-1", "901", "nan", "inf", "soon"])
-@pytest.mark.parametrize("name", ["LONG_POLL_SECONDS", "SSE_SECONDS", "SSE_BUFFERED_SECONDS"])
-def test_a_wait_outside_of_what_lambda_allows_is_refused(name: str, value: str) -> None:
-    """A function ends after 900 s, so a longer wait could never be answered."""
-    with pytest.raises(InvalidSetting, match=f"{name} must be a number of seconds between 0 and 900"):
-        Settings.from_environment({name: value})
+#: A function ends after 900 s, so a longer wait could never be answered.
+WAIT = (["-1", "901", "nan", "inf", "soon"], "a number of seconds between 0 and 900")
+REFUSED = dict.fromkeys(("LONG_POLL_SECONDS", "SSE_SECONDS", "SSE_BUFFERED_SECONDS"), WAIT) | {
+    "LOG_LEVEL": (["debug", "TRACE", "10"], "DEBUG, INFO, WARNING or ERROR"),
+    "REQUESTS_PER_SECOND": (["-1", "many", "inf", "nan"], ""),
+}
 
 
-@pytest.mark.parametrize("value", ["debug", "TRACE", "10"])
-def test_an_unknown_log_level_is_refused_and_the_known_ones_are_named(value: str) -> None:
-    with pytest.raises(InvalidSetting, match="LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR"):
-        Settings.from_environment({"LOG_LEVEL": value})
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_that_cannot_be_is_refused_with_what_would_be_right(name: str) -> None:
+    values, right = REFUSED[name]
+    for value in values:
+        with pytest.raises(InvalidSetting, match=f"{name} must be {right}"):
+            Settings.from_environment({name: value})
 
 
-def test_an_unset_or_empty_variable_means_its_default() -> None:
+def test_each_variable_sets_its_option_and_means_its_default_where_it_is_unset_or_empty() -> None:
     expected = ServerConfiguration("127.0.0.1", 4437, Path(".data"))
     assert ServerConfiguration.from_environment({}) == expected
     assert ServerConfiguration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
-
-
-def test_each_variable_sets_its_option() -> None:
     environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "asgi", "JANITOR_SECONDS": "0"}
     assert ServerConfiguration.from_environment(environment) == ServerConfiguration("::1", 0, Path("d"), 0)
 

@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from tests.support import BYTES, append_request, create_request
-from tests.waiting import eventually
+from tests.waiting import eventually, on_a_loop
 from tests.wake.support import Heard
 from tidemark.aws.clock import CLOCK
 from tidemark.janitor.sweep import sweep
@@ -139,17 +139,14 @@ def test_a_damaged_stream_holds_up_no_other_ones_end(tmp_path: Path) -> None:
     assert sweep(system.stores).expired == 2
 
 
-def test_each_commit_wakes_those_who_wait_whoever_writes(tmp_path: Path) -> None:
+@on_a_loop
+async def test_each_commit_wakes_those_who_wait_whoever_writes(tmp_path: Path) -> None:
     system = a_system(tmp_path)
     create(system.stores, KEY, create_request(BYTES))
-
-    async def woken_by(write: Callable[[], object]) -> None:
-        with system.database.serving():
-            follower = Heard(system.wake.hub, KEY)
-            await asyncio.to_thread(write)
-            await eventually(lambda: follower.heard)
-
-    asyncio.run(woken_by(lambda: append(system.stores, KEY, [append_request(b"x")])))
+    with system.database.serving():
+        follower = Heard(system.wake.hub, KEY)
+        await asyncio.to_thread(append, system.stores, KEY, [append_request(b"x")])
+        await eventually(lambda: follower.heard)
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,6 @@ def test_what_makes_no_sense_is_refused(kind: SubscriptionKind, asked: dict[str,
         normalize(replace(ASKED, kind=kind, **asked))
 
 
-def test_a_wake_stream_never_matches_its_own_pattern() -> None:
-    made = normalize(replace(ASKED, pattern="**"))
-    assert made.follows("events/a")
-    assert not made.follows("wake/pool")
-
-
 def test_a_name_with_characters_that_a_url_encodes_is_named_as_it_is() -> None:
     """No gateway has decoded it: it stands in a body. `%2A` in a pattern is a star of the name."""
     made = normalize(replace(ASKED, pattern="a/%2A", streams=("50%", "what?", "\ufffd"), wake_stream="%20"))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import World
+from tests.support import Process, World
 from tests.wake.scene import Scene
+from tidemark.aws.clock import CLOCK
 from tidemark.http.backend import many_at_once
 from tidemark.wake import queue
 
@@ -18,6 +19,11 @@ def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulated queue is ready at once, so no test waits for the first second of a new queue. In that
     second readers poll the log; without it only a message wakes them. Two tests turn it on again."""
     monkeypatch.setattr(queue, "SETTLING_SECONDS", 0.0)
+
+
+@pytest.fixture
+def writer(world: World) -> Process:
+    return world.process(clock=CLOCK.now_ms)
 
 
 @pytest.fixture

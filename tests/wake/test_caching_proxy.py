@@ -30,7 +30,6 @@ from tests.support import TEXT, Process, World, a_key
 from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.live_process import running
 from tests.wake.support import pumping
-from tidemark.aws.clock import CLOCK
 from tidemark.client import Stream
 from tidemark.service.delete import delete
 
@@ -164,11 +163,6 @@ class Reader(threading.Thread):
 
 def all_have(readers: list[Reader], data: bytes) -> bool:
     return all(reader.got == data for reader in readers)
-
-
-@pytest.fixture
-def writer(world: World) -> Process:
-    return world.process(clock=CLOCK.now_ms)
 
 
 @pytest.fixture(scope="module")

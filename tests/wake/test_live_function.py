@@ -36,11 +36,6 @@ def patient(world: World) -> Iterator[Function]:
         yield function
 
 
-@pytest.fixture
-def writer(world: World) -> Process:
-    return world.process(clock=CLOCK.now_ms)
-
-
 def make_stream(writer: Process) -> tuple[StreamKey, str]:
     key = a_key("live")
     writer.create(key, content_type=TEXT)
