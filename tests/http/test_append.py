@@ -46,16 +46,6 @@ def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
     assert door.get(path).body == b"".join(pieces)
 
 
-@pytest.mark.parametrize("size", [64 * 1024, 1_000_000])
-def test_a_body_beyond_the_inline_limit_is_read_back(door: Door, make_stream: Make, size: int) -> None:
-    """It lies in S3; a reader sees no difference."""
-    path = make_stream(body=b"<")
-    body = bytes(index % 251 for index in range(size))
-    assert door.post(path, TEXT, body).next_offset == f"{size + 1:016d}"
-    assert door.post(path, TEXT, b">").status == 204
-    assert door.get(path).body == b"<" + body + b">"
-
-
 # --- closing ------------------------------------------------------------------------
 
 

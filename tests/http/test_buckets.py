@@ -42,29 +42,6 @@ def test_a_bucket_is_created_described_and_deleted(door: Door, bucket: str) -> N
     assert door.put(bucket).status == 201
 
 
-def test_a_stream_in_a_bucket_has_all_operations_of_a_plain_one(door: Door, bucket: str) -> None:
-    path = f"{bucket}/snapshot"  # A name like any other.
-    made = door.put(path, TEXT, b"abc")
-    assert (made.status, made["location"]) == (201, f"http://streams.example:8443{path}")
-    assert door.put(path, TEXT).status == 200
-    assert door.post(path, TEXT, b"de").status == 204
-    assert door.get(path).body == b"abcde"
-    assert door.get(f"{path}?offset=0000000000000003").body == b"de"
-    assert door.get(f"{path}?offset=0000000000000003&live=long-poll").body == b"de"
-    assert door.get(f"{path}?offset=-1&live=sse").events[0].data == "abcde"
-    assert door.head(path).next_offset == "0000000000000005"
-    assert door.post(path, {"Stream-Closed": "true"}).status == 204
-    assert door.post(path, TEXT, b"f").status == 409
-    assert door.delete(path).status == 204
-    assert door.get(path).status == 404
-
-
-def test_a_stream_in_a_missing_bucket_gets_404(door: Door) -> None:
-    for method, headers in (("PUT", TEXT), ("POST", TEXT), ("GET", {}), ("HEAD", {}), ("DELETE", {})):
-        assert door(method, "/no-such-bucket/a", headers, b"x" if method == "POST" else b"").status == 404
-    assert door.get("/no-such-bucket").status == 404
-
-
 def test_an_invalid_name_is_refused_before_any_storage_call(door: Door, bucket: str) -> None:
     """Each is in `protocol/test_stream_key.py`. The same for every path below the bucket."""
     door.process.calls.taken()
@@ -76,15 +53,6 @@ def test_an_invalid_name_is_refused_before_any_storage_call(door: Door, bucket: 
         for rest in ("", "/bootstrap", "/snapshot", "/snapshot/0000000000000000"):
             assert door.get(f"{bucket}/{stream_id}{rest}").status == 400, rest
     assert door.process.calls.taken() == {}
-
-
-@pytest.mark.parametrize("stream_id", ["a%0Ab", "%E2%82%AC%20", "100%25", ".", "bootstrap", "v1", "upload"])
-def test_unusual_but_valid_stream_ids_are_accepted(door: Door, bucket: str, stream_id: str) -> None:
-    path = f"{bucket}/{stream_id}"
-    assert door.put(path, TEXT, b"x").status == 201
-    assert door.get(path).body == b"x"
-    assert door.get(f"{path}/snapshot").status == 404
-    assert door.get(f"{path}/bootstrap").status == 200
 
 
 ALLOWED = {

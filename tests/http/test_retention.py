@@ -99,14 +99,6 @@ def test_a_stream_that_takes_the_place_of_an_expired_one_has_the_buckets_limits(
     assert limits(door, f"{bucket}/a") == ("86400", "1000000")
 
 
-def test_a_bucket_without_limits_has_streams_without_limits(door: Door) -> None:
-    bucket = f"/b-{uuid.uuid4().hex[:10]}"
-    assert "retain_seconds" not in door.put(bucket, {}).json
-    assert limits(door, bucket) == (None, None)
-    door.put(f"{bucket}/a", JSON)
-    assert limits(door, f"{bucket}/a") == (None, None)
-
-
 @pytest.mark.parametrize("name", LIMITED)
 def test_a_bucket_with_an_invalid_limit_is_refused(door: Door, name: str) -> None:
     """Every invalid one is in `protocol/test_retention.py`."""

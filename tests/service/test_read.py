@@ -11,7 +11,7 @@ from tidemark.log.read import load_last, read_page
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import Item, log_pk
 from tidemark.protocol.caching import render_etag
-from tidemark.protocol.errors import Damaged, HistoryGone, Malformed, StreamNotFound
+from tidemark.protocol.errors import Damaged, HistoryGone, StreamNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
@@ -48,17 +48,6 @@ def test_a_page_of_another_history_has_another_entity_tag(world: World) -> None:
     }
     assert len(tags) == 2
     assert (later.page.start, later.page.end) == (earlier.page.start, earlier.page.end)
-
-
-def test_json_is_read_only_from_message_ends(world: World) -> None:
-    process, key = filled(world, b'["a","bc"]', b"1", content_type=JSON)
-    accepted = []
-    for start in range(11):
-        try:
-            accepted.append((start, read(process.stores, key, start).data))
-        except Malformed:
-            continue
-    assert accepted == [(0, b'"a","bc",1,'), (4, b'"bc",1,'), (9, b"1,")]
 
 
 @pytest.mark.parametrize("limit", [1, 4, 5, 6, 7, 11, 12, 100])
