@@ -8,13 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.authorization.tokens import SECRET, bearer
+from tests.authorization.tokens import ADMIN, SECRET, bearer
 from tests.authorization.ways import WAYS, Way
 from tests.support import World
 from tidemark.settings import Settings
 
 _serial = itertools.count(1)
-ADMIN = "read:* write:* manage:*"
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,10 @@ import jwt
 import pytest
 
 from tests.answers import Answer
-from tests.authorization.tokens import SECRET, claims, handmade, token
+from tests.authorization.tokens import ADMIN, SECRET, claims, handmade, token
 from tests.authorization.ways import Way
 
 NOW = int(time.time())
-ADMIN = "read:* write:* manage:*"
 
 
 def signed(**more: Any) -> str:

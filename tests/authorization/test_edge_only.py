@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.authorization.tokens import bearer
+from tests.authorization.tokens import ADMIN, bearer
 from tests.authorization.ways import WAYS, Way
 from tests.stack.gateway import written_path
 from tidemark.http.security.origin_secret import HEADER, PATH_HEADER, PATH_IN_HEADER, TYPE_HEADER
@@ -21,7 +21,6 @@ WORD = "bb04cf3fc93f5becf7ae78e4f103f107f4b978b26c2c1fa78905fc0d0cd536cb"
 #: As CloudFormation makes one, in its older form.
 OLDER_WORD = "BqRBNgwWUEjDuvIAiLvc39GmFIY%3D"
 THROUGH = {HEADER: WORD}
-ADMIN = "read:* write:* manage:*"
 TEXT = {"Content-Type": "text/plain"}
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH")
 PATHS = (

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from tests.answers import Answer
-from tests.authorization.conftest import ADMIN
-from tests.authorization.tokens import bearer
+from tests.authorization.tokens import ADMIN, bearer
 from tests.authorization.ways import Way
 from tests.http.asgi import JSON, TEXT
 from tests.http.published import application, operations
-from tidemark.http.paths import Endpoint
 from tidemark.protocol.authorization import RequiredScope, Right, Target, parse_scopes
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.subscriptions import lifecycle
@@ -90,14 +88,11 @@ OPERATIONS = {
 OF_THE_SERVER = {"/v1/metrics", "/v1/rates", "/v1/traffic", "/v1/me"}
 
 
-def endpoint_of(path: str) -> Endpoint:
-    return application().look_up({"type": "http", "path": path, "raw_path": path.encode()})
-
-
 def test_each_operation_that_needs_a_right_is_tried() -> None:
     """A stream's path stands for its alias."""
     named = [name.partition("?")[0].format(n="name").split(" ") for name in OPERATIONS]
-    tried = {(method, endpoint_of(path).path) for method, path in named}
+    scopes = [(method, {"type": "http", "path": path, "raw_path": path.encode()}) for method, path in named]
+    tried = {(method, application().look_up(scope).path) for method, scope in scopes}
     for each in operations():
         place = each.path.replace("/v1/streams/{", "/v1/stream/{")
         if each.rights and place not in OF_THE_SERVER:

@@ -9,8 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.authorization.conftest import ADMIN
-from tests.authorization.tokens import bearer, token
+from tests.authorization.tokens import ADMIN, bearer, token
 from tests.authorization.ways import WAYS, Way
 from tests.support import World
 from tidemark.protocol.offset import render_offset

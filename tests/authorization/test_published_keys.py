@@ -13,12 +13,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.authorization.test_keys import PRIVATE, public_jwk
-from tests.authorization.tokens import token
+from tests.authorization.tokens import ADMIN, token
 from tests.authorization.ways import WAYS, Way
 from tests.http_server import Handler, serving
 from tidemark.settings import Settings
 
-ADMIN = "read:* write:* manage:*"
 TEXT = {"Content-Type": "text/plain"}
 OURS = {"iss": "https://id.example", "aud": "tidemark"}
 

@@ -10,6 +10,7 @@ from typing import Any
 import jwt
 
 SECRET = "a-secret-of-more-than-thirty-two-bytes-for-the-tests"
+ADMIN = "read:* write:* manage:*"
 
 
 def claims(scope: object = "", **more: Any) -> dict[str, Any]:

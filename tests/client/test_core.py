@@ -89,21 +89,10 @@ def test_a_creation_sends_its_configuration_and_a_fork_the_path_of_its_source() 
     [sent], _ = play(protocol().create(ttl=60, closed=True, data="x"), Reply(201, AT_42))
     assert sent.headers == {"Content-Type": "text/plain", "Stream-TTL": "60", "Stream-Closed": "true"}
     assert sent.body == b"x"
-
-
-@pytest.mark.parametrize(
-    ("compact", "headers"),
-    [
-        (True, {"Stream-Compact": "last-by-key"}),
-        ("/id", {"Stream-Compact": "last-by-key", "Stream-Compact-Key": "/id"}),
-        (False, {}),
-    ],
-)
-def test_a_creation_may_ask_for_compaction_by_the_protocols_key_or_another(
-    compact: bool | str, headers: dict[str, str]
-) -> None:
-    [sent], _ = play(protocol(None).create(compact=compact), Reply(201, AT_42))
-    assert sent.headers == headers
+    mode = {"Stream-Compact": "last-by-key"}
+    for compact, headers in ((True, mode), ("/id", mode | {"Stream-Compact-Key": "/id"}), (False, {})):
+        [sent], _ = play(protocol(None).create(compact=compact), Reply(201, AT_42))
+        assert sent.headers == headers
 
 
 @pytest.mark.parametrize(
@@ -764,11 +753,9 @@ def test_messages_that_are_not_json_are_told() -> None:
         _ = Chunk(b"1", "9", "text/plain").messages
 
 
-DEEP = b"[" * 5000
-
-
 def test_json_that_is_nested_too_deeply_is_a_reply_like_any_other_that_is_not_json() -> None:
+    deep = b"[" * 5000
     with pytest.raises(errors.MalformedReply, match="up to 9 is not JSON"):
-        _ = Chunk(DEEP, "9").messages
-    assert not Reply(503, {}, DEEP).outcome_is_unknown
-    assert str(errors.refusal("get", 400, {}, DEEP, {})).endswith("[" * 200)
+        _ = Chunk(deep, "9").messages
+    assert not Reply(503, {}, deep).outcome_is_unknown
+    assert str(errors.refusal("get", 400, {}, deep, {})).endswith("[" * 200)

@@ -151,13 +151,3 @@ def test_a_compacted_stream_takes_no_snapshot(door: Door) -> None:
         assert refused.status == 409
         assert "A compacted stream takes no snapshot" in refused.json["error"]
     assert door.get(f"{bucket}/a/snapshot").status == 404
-
-
-def test_a_stream_with_a_snapshot_has_no_compacted_fork(door: Door) -> None:
-    bucket = new_bucket(door, {})
-    door.put(f"{bucket}/a", JSON, b"[1]")
-    assert door.put(f"{bucket}/a/snapshot/{2:016}", JSON, b"{}").status == 204
-    source = {"Stream-Forked-From": f"{bucket}/a"}
-    refused = door.put(f"{bucket}/fork", source | {"Stream-Compact": "last-by-key"})
-    assert (refused.status, "The source has a snapshot" in refused.json["error"]) == (409, True)
-    assert door.put(f"{bucket}/fork", source).status == 201

@@ -11,7 +11,6 @@ import pytest
 
 from tests.authorization.ways import WAYS, Way, in_environment
 from tests.stack.engines import LocalServices
-from tidemark import __version__
 from tidemark.settings import Settings
 
 TEXT = {"Content-Type": "text/plain"}
@@ -44,14 +43,6 @@ def test_the_alias_is_the_same_stream(way: Way, stream: str) -> None:
     assert way("GET", stream).status == 404
     created = way("PUT", f"{alias}/new", TEXT)
     assert (created.status, created.headers["location"].endswith(f"{alias}/new")) == (201, True)
-
-
-def test_the_front_page_is_served(way: Way) -> None:
-    page = way("GET", "/", {"Accept": "text/html"})
-    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert json.loads(way("GET", "/").body)["version"] == __version__
-    assert way("GET", "/favicon.ico").status == 204
-    assert json.loads(way("GET", "/v1/health").body)["version"] == __version__
 
 
 @pytest.fixture
