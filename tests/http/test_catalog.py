@@ -434,16 +434,13 @@ def test_without_authorization_every_client_has_every_scope(door: Door) -> None:
 
 @pytest.mark.parametrize("place", ["/v1/console", "/v1/docs"])
 def test_a_console_page_loads_nothing_from_another_host(door: Door, place: str) -> None:
+    """What the page itself may hold is in `infra/test_console_files.py`."""
     answer = door.get(place)
     assert (answer.status, answer["content-type"]) == (200, "text/html; charset=utf-8")
     policy = answer["content-security-policy"] or ""
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
     assert "unsafe" not in policy
-    body = answer.body.decode()
-    assert "://" not in body
-    assert "<script>" not in body
-    assert " on" not in body.replace(" one", "").replace(" on ", "")
     unchanged = door.get(place, {"If-None-Match": f"W/{answer['etag']}"})
     assert (unchanged.status, unchanged.body) == (304, b"")
 
