@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,13 +11,10 @@ import jsonschema_rs
 import pytest
 import schemathesis
 
-from tests.authorization.ways import WAYS, Way
 from tests.http.published import openapi_document, operations
-from tests.stack.engines import LocalServices
 from tidemark.http.openapi import PARAMETERS
 from tidemark.http.paths import Operations
 from tidemark.protocol.errors import ProtocolError
-from tidemark.settings import Settings
 
 DOCUMENT = openapi_document()
 STREAM = DOCUMENT["paths"]["/v1/stream/{path}"]
@@ -126,18 +121,3 @@ def test_an_operation_says_what_it_takes() -> None:
         assert {} in operation["security"], "open servers need no token"
         assert operation["summary"], operation
         assert {"200", "201", "202", "204", "307"} & operation["responses"].keys(), (method, operation)
-
-
-@pytest.fixture(params=list(WAYS))
-def way(
-    request: pytest.FixtureRequest, services: LocalServices, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Way]:
-    with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
-        yield opened
-
-
-def test_it_is_served_on_every_way_in(way: Way) -> None:
-    answer = way("GET", "/v1/openapi.json")
-    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
-    assert json.loads(answer.body) == DOCUMENT
-    assert DOCUMENT["openapi"].startswith("3.1")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.authorization.ways import WAYS, Way, in_environment
+from tests.http.published import openapi_document
 from tests.stack.engines import LocalServices
 from tidemark.settings import Settings
 
@@ -95,7 +96,10 @@ def test_head_gets_what_get_gets_without_the_body(
 
 
 def test_every_get_of_the_document_is_among_those_that_head_is_tried_with(way: Way) -> None:
-    document = json.loads(way("GET", "/v1/openapi.json").body)
+    answer = way("GET", "/v1/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    document = json.loads(answer.body)
+    assert document == openapi_document()
     named = {
         "/v1/console/{file}": "/v1/console/console.js",
         "/v1/stream/__ds/subscriptions/{id}": "/v1/stream/__ds/subscriptions/nothing",
