@@ -446,7 +446,7 @@ def test_the_inspector_shows_each_request_with_its_headers(console: Console) -> 
 def test_the_api_is_a_page(console: Console) -> None:
     page = console.page
     page.goto(f"{console.server.base_url}/v1/docs")
-    page.get_by_text("Append, close, or both").first.click()
+    page.get_by_text("Append to a stream, close it, or both").first.click()
     operation = page.locator("#appendToStream")
     expect(operation).to_contain_text("Producer-Seq")
     path = make_stream(console.server, [1])
