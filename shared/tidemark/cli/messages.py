@@ -32,10 +32,10 @@ from tidemark.protocol.expiry import render_instant
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from, render_offset
 
-#: The input is read in pieces of so many bytes, or so many lines.
+#: Sizes of the pieces of the input, in bytes and in lines.
 _APPEND_BYTES: Final = 256 * 1024
 APPEND_LINES: Final = 1000
-#: An append takes so many bytes, beside the brackets around them.
+#: Largest message of an append, in bytes, without the brackets around it.
 _LARGEST_MESSAGE: Final = 4 * 1024 * 1024 - 2
 _TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 _JSON_LINE: Final = '{"offset": "%o", "next_offset": "%e", "time": "%t", %s}'

@@ -28,7 +28,7 @@ from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings
 
 Faults = Iterator[str]
-#: SQLite stops after so many findings.
+#: Findings after which SQLite stops.
 _MOST_FINDINGS: Final = 100
 #: A copy of a store needs these files beside the table.
 _BESIDE = ("blobs", "url-key", "webhook-keys")

@@ -17,7 +17,7 @@ import click
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 #: The same in a name, and what turns the direction of a text.
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-#: Columns are as wide as the widest of so many rows, so that a long listing begins at once.
+#: Rows that set the width of the columns, so that a long listing begins at once.
 _ALIGNED_ROWS: Final = 100
 
 

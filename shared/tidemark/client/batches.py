@@ -24,9 +24,9 @@ from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_
 
 #: Servers in JavaScript count no further (section 5.2.1).
 _MAX_EPOCH: Final = 2**53 - 1
-#: After requests have overtaken each other: so many in order allow one more in flight.
+#: Requests in order, after one was overtaken, that allow one more request in flight.
 _IN_ORDER: Final = 100
-#: A waiting message takes so much memory beside its bytes: an object, and its place in the queue (CPython).
+#: Memory of a waiting message beside its bytes: an object, and its place in the queue (CPython).
 _MESSAGE_BYTES: Final = 64
 
 
@@ -43,9 +43,9 @@ class ProducerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ProducerLimits:
-    """When a batch is sent: `linger_seconds` after its first message, or as soon as it has so many bytes or
-    messages. `max_held_bytes` bounds the memory of what has no answer yet: at that, `append` waits. The
-    server takes `max_request_bytes` at once: `append` refuses a message that is larger."""
+    """A batch is sent `linger_seconds` after its first message, or once it has `max_batch_bytes` or
+    `max_batch_messages`. `max_held_bytes` bounds the unacknowledged bytes: at the bound `append` waits.
+    `append` refuses a message that is larger than `max_request_bytes`."""
 
     linger_seconds: float = 0.02
     max_batch_bytes: int = 1024 * 1024

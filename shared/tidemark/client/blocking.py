@@ -36,10 +36,10 @@ def _shared_client() -> httpx.Client:
     return client
 
 
-#: A thread without work waits for more for so long.
+#: Seconds after which an idle thread ends.
 _IDLE_SECONDS: Final = 2.0
 _producers: Final[WeakSet[Producer]] = WeakSet()
-#: A process that ends waits for its producers for so long.
+#: Seconds for which a process that ends waits for its producers.
 _EXIT_SECONDS: Final = 5.0
 
 

@@ -41,17 +41,17 @@ from tidemark.client.exchange import (
 
 Live: TypeAlias = Literal["auto", "socket", "sse", "long-poll", False]
 
-#: A long-poll is answered, and an event stream says something, within a minute by the servers that we know.
+#: Timeout of a live read, in seconds: known servers answer a long-poll, or send an event, within a minute.
 _LIVE_SECONDS: Final = 75.0
-#: An event stream begins at once. A proxy that passes nothing of it on for so long holds it until it ends.
+#: Seconds until the first byte of an event stream. A slower proxy buffers the stream until its end.
 _FIRST_BYTE_SECONDS: Final = 5.0
-#: An event stream that a server or a proxy does not let through: after so many without an event, long-polls.
+#: Event streams without any event after which the client uses long-polls: a proxy blocks events.
 _SILENT_EVENT_STREAMS: Final = 3
 #: An entity tag of Tidemark's, of a page or of a tail, begins with the stream's incarnation.
 _ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
 #: A long-poll that is answered sooner, and without news, is not asked again at once.
 _WAITED_SECONDS: Final = 1.0
-#: Whoever waits for a stream that is not there yet asks at least so often.
+#: Longest pause between two looks for a stream that does not exist yet, in seconds.
 _MOST_WAITED_SECONDS: Final = 1.0
 _LIVE: Final = get_args(Live)
 

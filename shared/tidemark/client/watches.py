@@ -25,21 +25,21 @@ from tidemark.protocol.socket import MAX_SENT_BYTES, PING, parse_messages, rende
 ANSWER_SECONDS: Final = 30.0
 #: API Gateway ends a connection that is silent for 10 minutes.
 SILENT_SECONDS: Final = 480.0
-#: After so long without a message the client sends a ping, if its server answers pings.
+#: Seconds without a message after which the client sends a ping, if its server answers pings.
 QUIET_SECONDS: Final = 60.0
-#: The connection is dead if nothing comes so long after a ping.
+#: Timeout of a ping, in seconds: after it the connection counts as dead.
 PONG_SECONDS: Final = 10.0
-#: A watch is repeated when so much of its lease is over.
+#: Share of its lease after which a watch is renewed.
 _RENEWED_AFTER: Final = 0.8
-#: A connection that lasted so long does not count as failed.
+#: A connection that lasted longer, in seconds, does not count as failed.
 _STEADY_SECONDS: Final = 60.0
-#: After a working socket is lost, its readers wait for so many tries to reopen it; then they wait otherwise.
+#: Attempts to reopen a lost socket for which its readers wait before they use SSE or long-polls.
 _TRIES: Final = 3
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 300.0
-#: A frame holds so much beside a name and the token.
+#: Overhead of a frame beside a name and the token, in bytes.
 _AROUND_BYTES: Final = 100
-#: The pages that wait for a reader, of at most 32 KiB each.
+#: Most pages, of at most 32 KiB each, that wait for a reader.
 _MOST_PAGES: Final = 64
 
 

@@ -26,21 +26,21 @@ ValueT = TypeVar("ValueT")
 _T = TypeVar("_T", bound=Callable[..., Any])
 
 _CONNECT_SECONDS: Final = 10.0
-#: A producer whose block was interrupted (Ctrl-C, a cancelled task) sends what it has for so long.
+#: Seconds in which an interrupted producer (Ctrl-C, a cancelled task) may still send its messages.
 INTERRUPTED_SECONDS: Final = 2.0
 #: Each follower holds a connection for as long as it follows.
 CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "headers": {"User-Agent": f"tidemark-python/{__version__}"},
     "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100),
 }
-#: The client gives up a body that comes more slowly than this; a poor mobile connection is faster.
+#: Slowest body that the client accepts, in bytes a second; a poor mobile connection is faster.
 _SLOWEST_BYTES_A_SECOND: Final = 4096
 _MAX_REDIRECTS: Final = 20
 #: With these errors the request was not sent.
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
-#: The stop signal of a writer that did not remove it expires after so long.
+#: Expiry of a stop signal that its writer did not remove, in seconds.
 SIGNAL_TTL_SECONDS: Final = 24 * 3600
 log: Final = logging.getLogger("tidemark.client")
 
