@@ -129,7 +129,7 @@ class Retry:
             raise ValueError(f"multiplier is {self.multiplier}; it must be at least 1")
 
     def delay(self, failures: int, reply: Reply | Lost) -> float:
-        """Return the back-off in seconds after `failures` earlier failures, with up to a quarter of jitter."""
+        """Return the back-off, in seconds, after `failures` failures, with up to a quarter of jitter."""
         asked = retry_after(reply) if isinstance(reply, Reply) else None
         # The exponent is bounded, because a float is.
         backoff = min(
