@@ -119,7 +119,7 @@ def test_a_wait_and_its_wake_are_counted(server: Asgi, backend: Backend) -> None
         waiting = asyncio.create_task(
             server.ask("GET", f"/v1/stream/awaited?offset={'0' * 16}&live=long-poll", {}, b"")
         )
-        await eventually(lambda: backend.wake.hub.following)
+        await eventually(lambda: backend.wake.hub.longest_wait_seconds(0.01))
         assert b"tidemark_waiting 1\n" in (await server.ask("GET", "/v1/metrics", {}, b"")).body
         await server.ask("POST", "/v1/stream/awaited", TEXT, b"x")
         assert (await waiting).body == b"x"
