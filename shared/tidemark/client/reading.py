@@ -1,6 +1,6 @@
 """Reading a stream, without I/O, clock or threads: one page, or everything from an offset on.
 
-An operation is a generator of effects (`exchange.py`). `follow` also yields the chunks that its caller gets.
+An operation is a generator of effects (`exchange.py`). `follow` also yields chunks, for its caller.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from tidemark.client.exchange import (
 
 Live: TypeAlias = Literal["auto", "socket", "sse", "long-poll", False]
 
-#: Timeout of a live read, in seconds: known servers answer a long-poll, or send an event, within a minute.
+#: Timeout of live reads. Known servers answer a long-poll, and send an event, within a minute.
 _LIVE_SECONDS: Final = 75.0
-#: Seconds until the first byte of an event stream. A slower proxy buffers the stream until its end.
+#: Timeout of the first byte of an event stream. A slower one is buffered to its end by a proxy.
 _FIRST_BYTE_SECONDS: Final = 5.0
-#: Event streams without any event after which the client uses long-polls: a proxy blocks events.
+#: Event streams without an event before `follow` changes to long-polls: a server or proxy may block them.
 _SILENT_EVENT_STREAMS: Final = 3
-#: An entity tag of Tidemark's, of a page or of a tail, begins with the stream's incarnation.
+#: An ETag of Tidemark, for a page or a tail, begins with the stream's incarnation.
 _ETAG: Final = re.compile(r'(?:W/)?"([\w-]{16,}):\d{16}[.:"]', re.ASCII)
-#: A long-poll that is answered sooner, and without news, is not asked again at once.
+#: After a long-poll that ends sooner and without news, the client pauses before the next one.
 _WAITED_SECONDS: Final = 1.0
-#: Longest pause between two looks for a stream that does not exist yet, in seconds.
+#: Longest pause between requests for a stream that does not exist yet.
 _MOST_WAITED_SECONDS: Final = 1.0
 _LIVE: Final = get_args(Live)
 
@@ -70,7 +70,7 @@ class StreamInfo:
 
 
 class ReadOperations:
-    """The operations that read one stream. `content_type` is learned from the first answer that names it."""
+    """The operations that read one stream. The first answer with a Content-Type sets `content_type`."""
 
     def __init__(self, url: str, content_type: str | None, retry: Retry) -> None:
         parts = urlsplit(url)
@@ -107,8 +107,8 @@ class ReadOperations:
     def read(
         self, offset: str = "-1", *, live: Literal["long-poll", False] = False, cursor: str | None = None
     ) -> Steps[Chunk]:
-        """One page. With `live="long-poll"` the server waits for data for as long as it likes, and the page
-        may be empty."""
+        """Read one page. With `live="long-poll"` the server waits for data until its own timeout, and
+        the page may be empty."""
         _check_choice("live", live, ("long-poll", False))
         chunk = yield from self._page(Chunk(b"", offset, cursor=cursor), live=live == "long-poll")
         while not (chunk.up_to_date or ends_whole(chunk)):
@@ -124,11 +124,10 @@ class ReadOperations:
         cursor: str | None = None,
         incarnation: str | None = None,
     ) -> Steps[Chunk]:
-        """The `last` messages before an offset, or before the tail: one page, however long the stream is
-        (Tidemark only). Its `start` is the `before` of the page that is older, and its `offset` is where
-        `follow` goes on behind the newest. Fewer come where they are large, none where nothing is older. Give
-        a page's `cursor` and `incarnation` to both: they raise StreamReplaced if another stream has the name
-        by now."""
+        """Read one page of the `last` messages before an offset, or before the tail (Tidemark only). Pass the
+        page's `start` as `before` to read the older page, and its `offset` to `follow` to go on behind the
+        newest message. The page has fewer messages if they are large, none if no message is older. Pass
+        `cursor` and `incarnation` to both calls: they raise StreamReplaced if the stream was created anew."""
         params = given_values({"offset": before, "last": last, "cursor": cursor})
         request = Request("GET", self.url, params=params)
         try:
@@ -166,18 +165,18 @@ class ReadOperations:
         incarnation: str | None = None,
         whole_text: bool = True,
     ) -> Generator[Effect | Chunk, Any, None]:
-        """Everything from `offset` on, each chunk once whatever breaks, until the stream is closed. It
-        catches up, waits for more, and reconnects for as long as it takes once it has had an answer. An
-        empty chunk says that the reader has caught up or that the stream is closed.
+        """Yield each chunk from `offset` on exactly once, until the stream is closed. `follow` reads to the
+        tail and waits for more. After the first answer it retries without limit. An empty chunk means that
+        the reader is at the tail or that the stream is closed.
 
-        It waits by the server's socket, which all streams share, and without one by an event stream or
+        `live="auto"` waits by the server's socket, which all streams share, or else by an event stream or
         long-polls. `live="socket"` waits by the socket or long-polls, also with a `client` of your own.
-        `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
-        raising StreamGone, if `offset` is older. `missing="wait"` waits for a stream that is not there yet,
-        instead of raising NotFound. Raises StreamReplaced if a stream with another `incarnation` has the name
-        by now; give that of the last chunk together with its offset. `on_recreated="restart"` begins that
-        stream instead, from its beginning: its chunks have its `incarnation`.
-        Half a character waits for the rest of it, unless `whole_text=False`."""
+        `live=False` ends at the tail. `gone="earliest"` goes on at the earliest retained offset if `offset`
+        is older, instead of raising StreamGone. `missing="wait"` waits until the stream exists, instead of
+        raising NotFound. Raises StreamReplaced if the stream was deleted and created again, which shows in
+        its `incarnation`: pass the last chunk's `incarnation` with its offset. `on_recreated="restart"` reads
+        the new stream from its beginning instead.
+        A split character is held until its other bytes arrive, unless `whole_text=False`."""
         _check_choice("live", live, _LIVE)
         _check_choice("gone", gone, ("error", "earliest"))
         _check_choice("missing", missing, ("error", "wait"))
@@ -189,7 +188,7 @@ class ReadOperations:
     def _follow_name(
         self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str
     ) -> Generator[Effect | Chunk, Any, None]:
-        """One stream after the other that has the name, as far as the caller wants that."""
+        """Follow the stream and, if the caller wants that, each later stream of the same name."""
         ever = False
         while True:
             if missing == "wait":
@@ -219,9 +218,9 @@ class ReadOperations:
         self, place: Chunk, live: Live, gone: str, *, ever: bool
     ) -> Generator[Effect | Chunk, Any, None]:
         chunk, silent, by_socket, probes = place, 0, live in {"auto", "socket"}, live == "auto"
-        end = Chunk(b"", "")  # The last bytes of pages.
+        end = Chunk(b"", "")  # Holds the last bytes of the pages, for a split character.
         if place.offset == "now" and live is not False:
-            # Where it begins is known from here: what is written while the connection is lost is not skipped.
+            # Find the tail first: a reconnect then skips nothing that is written meanwhile.
             head, ever = (yield from self._head(forever=ever)), True
             incarnation = self._same(place.incarnation, head.etag)
             chunk = replace(
@@ -239,7 +238,7 @@ class ReadOperations:
                 waits = by_socket and chunk.up_to_date
                 told = waits and (yield Wait(self.url, chunk.offset, insists=live == "socket"))
                 is_told, page = bool(told), told if isinstance(told, Reply) else None
-                # An event stream shows no rest of a character.
+                # The second half of a split character cannot be read from an event stream.
                 by_pages = live in {"socket", "long-poll"} or (live is not False and not ends_whole(end))
                 if is_told or not chunk.up_to_date or by_pages:
                     polls = chunk.up_to_date and not is_told
@@ -279,7 +278,7 @@ class ReadOperations:
     def _try_events(
         self, place: Chunk, live: Live, silent: int, *, probes: bool, forever: bool
     ) -> Generator[Effect | Chunk, Any, tuple[Chunk, bool]]:
-        """The last chunk, and whether event streams of this stream come from the server."""
+        """Read one event stream. Return the last chunk, and whether the server sends event streams."""
         try:
             chunk = yield from self._events(place, probes=probes, forever=forever)
         except _NoEventStream as refused:
@@ -287,15 +286,15 @@ class ReadOperations:
                 raise refused.reason from None
             return place, False
         if not chunk.closed and (chunk is place or not chunk.data):
-            # A server that ends every event stream at once is not asked in a circle.
+            # A server may end every event stream at once: pause before the next.
             yield Sleep(self.retry.delay(silent, Lost("")))
         return chunk, True
 
     def _page(
         self, place: Chunk, silent: int = 0, told: Reply | None = None, *, live: bool, forever: bool = False
     ) -> Steps[Chunk]:
-        """The page behind `place`, which the socket may have `told`. `silent` answers before this one had no
-        news. A server that does not wait is asked less and less often."""
+        """Read the page behind `place`, or use the page `told` that came by the socket. `silent` counts the
+        previous answers without news: if the server does not wait, the pauses grow."""
         params = {"offset": place.offset, "cursor": place.cursor} | ({"live": "long-poll"} if live else {})
         request = Request(
             "GET", self.url, params=given_values(params), timeout_seconds=_LIVE_SECONDS if live else SECONDS
@@ -325,8 +324,8 @@ class ReadOperations:
         )
 
     def _events(self, place: Chunk, *, probes: bool, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
-        """One event stream to its end, whatever ends it; returns the last chunk, or `place` if there was
-        none. Data counts only with the control event behind it, which has its offset (section 5.8)."""
+        """Read one event stream until it ends or breaks. Return the last chunk, or `place` if there was none.
+        Data counts only with the control event behind it, which has the offset (section 5.8)."""
         request = self._event_stream(place, _FIRST_BYTE_SECONDS if probes else _LIVE_SECONDS)
         yield from self.known_content_type()
         reply = yield from self._opened(request, probes=probes, forever=forever)
@@ -350,7 +349,7 @@ class ReadOperations:
         return last
 
     def _opened(self, request: Request, *, probes: bool, forever: bool) -> Steps[Reply]:
-        """The head of an event stream. Raises _NoEventStream."""
+        """Open an event stream and return its status and headers. Raises _NoEventStream."""
         may_repeat = _is_on_time if probes else passing
         try:
             reply = yield from exchange(request, self.retry, may_repeat, forever=forever)
@@ -367,9 +366,8 @@ class ReadOperations:
         return reply
 
     def _last_data(self, chunk: Chunk) -> Steps[Chunk]:
-        """If data and the close come in one append, the reference server (0.3.7) tells waiting readers of the
-        close alone: a read of what is there finds the data. Tidemark, whose chunks have an incarnation, is
-        not asked."""
+        """Read the data of an append that also closes the stream: the reference server (0.3.7) sends waiting
+        readers only the close. Chunks with an incarnation come from Tidemark, which sends both."""
         if not chunk.closed or chunk.data or chunk.incarnation is not None:
             return chunk
         try:
@@ -405,7 +403,7 @@ class ReadOperations:
         )
 
     def _same(self, incarnation: str | None, etag: str | None) -> str | None:
-        """The incarnation, which the tag may tell first. Raises StreamReplaced if it is another."""
+        """Return the incarnation, from the ETag if it has one. Raises StreamReplaced if it has changed."""
         told = _ETAG.match(etag or "")
         if told and incarnation not in {None, told[1]}:
             raise errors.StreamReplaced(
@@ -419,7 +417,7 @@ class ReadOperations:
 
 
 class _NoEventStream(Exception):
-    """The server has none for this stream, or a proxy holds it."""
+    """The server has no event stream for this stream, or a proxy buffers it."""
 
     def __init__(self, reason: errors.StreamError) -> None:
         super().__init__(reason)

@@ -1,8 +1,8 @@
 """The streams that a client watches on one socket (`docs/reference/socket.md`), without I/O, clock, threads.
 
-A reader of a stream calls `wait`, and is woken once. The driver says what happens to the connection, and
-sends the `frames`. Nothing is repeated from here: where a watch must be repeated, after the connection was
-lost or before the lease ends, a reader is woken, and comes back with a token of now.
+A reader of a stream calls `wait`, and is woken once. The driver reports changes of the connection, and sends
+the `frames`. To repeat a watch, after a lost connection or before the lease ends, this module wakes a reader,
+which calls `wait` again with a fresh token.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from tidemark.client.exchange import Reply
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.socket import MAX_SENT_BYTES, PING, parse_messages, render_unwatches, render_watches
 
-#: If the answer to a watch takes longer, the connection is given up.
+#: Timeout of the answer to a watch; then the connection is closed.
 ANSWER_SECONDS: Final = 30.0
-#: API Gateway ends a connection that is silent for 10 minutes.
+#: Idle time before a ping in any case: API Gateway closes idle connections after 10 min.
 SILENT_SECONDS: Final = 480.0
-#: Seconds without a message after which the client sends a ping, if its server answers pings.
+#: Idle time before the client sends a ping, if the server answers pings.
 QUIET_SECONDS: Final = 60.0
-#: Timeout of a ping, in seconds: after it the connection counts as dead.
+#: Timeout of the answer to a ping; then the connection counts as dead.
 PONG_SECONDS: Final = 10.0
-#: Share of its lease after which a watch is renewed.
+#: Part of its lease after which a watch is repeated.
 _RENEWED_AFTER: Final = 0.8
-#: A connection that lasted longer, in seconds, does not count as failed.
+#: Age from which a lost connection resets the back-off.
 _STEADY_SECONDS: Final = 60.0
-#: Attempts to reopen a lost socket for which its readers wait before they use SSE or long-polls.
+#: Tries to reopen a lost socket before its readers wait by event streams or long-polls.
 _TRIES: Final = 3
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 300.0
 #: Overhead of a frame beside a name and the token, in bytes.
 _AROUND_BYTES: Final = 100
-#: Most pages, of at most 32 KiB each, that wait for a reader.
+#: Limit of pages kept for one reader; a page has at most 32 KiB.
 _MOST_PAGES: Final = 64
 
 
 class Woken(Enum):
-    """Why a reader goes on. READ: the stream may have moved or ended, and a read tells. AGAIN: its watch is
-    to be repeated. ELSEWHERE: the socket cannot tell it now, so it waits by other means for a while."""
+    """Why a reader was woken. READ: the stream may have moved or ended, so read. AGAIN: repeat the watch.
+    ELSEWHERE: the socket does not work now, so wait by an event stream or long-polls for a while."""
 
     READ = auto()
     AGAIN = auto()
@@ -54,19 +54,19 @@ class Woken(Enum):
 
 @dataclass(eq=False, slots=True)
 class SocketReader:
-    """A reader of a stream. It has read to `offset`; `tail` is the latest offset that it was told.
-    `pages` came with messages, by the offset where each begins."""
+    """A reader of a stream. `offset` is the end of the data read, `tail` the latest offset received.
+    `pages` holds the pages that came with messages, keyed by the offset where each begins."""
 
     name: str
     offset: str = ""
     tail: str = ""
     pages: dict[str, Reply] = field(default_factory=dict)
-    #: Something was told since it was woken.
+    #: A message has come since the reader was woken.
     has_news: bool = False
     #: The stream may have ended, wherever its tail is.
     must_read: bool = False
     woken: Woken = Woken.AGAIN
-    #: While it waits.
+    #: Set while the reader waits.
     wake: Callable[[Woken], None] | None = None
 
     def end_wait(self, why: Woken) -> None:
@@ -76,19 +76,19 @@ class SocketReader:
             wake(why)
 
     def tell(self, tail: str, *, is_answer: bool) -> None:
-        """Messages overtake each other, so that only a later offset is news. But the answer to a watch is
-        the tail, which may even have moved back: a stream was restored."""
+        """Wake the reader if `tail` is news. Messages overtake each other: only a later offset is news. The
+        answer to a watch is the tail itself, which moves back if a stream is restored."""
         self.tail, self.has_news = max(self.tail, tail), True
         if self.tail > self.offset or (is_answer and tail != self.offset):
             self.end_wait(Woken.READ)
 
     def keep(self, start: str, page: Reply) -> None:
-        if len(self.pages) >= _MOST_PAGES:  # A reader that is so far behind asks for larger pages.
+        if len(self.pages) >= _MOST_PAGES:  # A reader this far behind reads larger pages.
             self.pages.clear()
         self.pages[start] = page
 
     def take(self, offset: str) -> Reply | None:
-        """The page behind `offset`, if it came with a message."""
+        """Return the page behind `offset`, if a message had that page."""
         page = self.pages.pop(offset, None)
         self.pages = {start: each for start, each in self.pages.items() if start > offset}
         return page
@@ -100,18 +100,18 @@ class SocketReader:
 
 @dataclass(eq=False, slots=True)
 class _StreamWatch:
-    """`until`: when the answer must be there (`is_asked`), or when the watch is to be repeated."""
+    """`until`: the deadline of the answer if `is_asked`, otherwise the time to repeat the watch."""
 
     readers: list[SocketReader] = field(default_factory=list)
     is_asked: bool = False
-    #: The server may have it.
+    #: The server may have the watch.
     is_sent: bool = False
     until: float = -math.inf
-    #: The latest tail that came, for readers that come later: a wake-up overtakes the answer to a watch.
+    #: The latest tail received, for readers that join later: a wake-up can overtake the answer to a watch.
     told: str = ""
-    #: The server ended or refused it.
+    #: The server ended or refused the watch.
     is_over: bool = False
-    #: Its frame, or another one, failed on the way. If no answer comes until then, it is asked for again.
+    #: A frame failed, perhaps this watch's. If no answer comes by `until`, the watch is repeated.
     is_failed: bool = False
     failures: int = 0
 
@@ -129,20 +129,20 @@ class Watches:
     def __init__(self, *, quiet_seconds: float = QUIET_SECONDS, pong_seconds: float = PONG_SECONDS) -> None:
         self._quiet_seconds, self._pong_seconds = quiet_seconds, pong_seconds
         self._watches: dict[str, _StreamWatch] = {}
-        #: What is to be sent: streams to watch, with the tokens, and not to watch.
+        #: To be sent: the streams to watch, with their tokens, and the streams to unwatch.
         self._asks: dict[str, str | None] = {}
         self._unwatches: list[str] = []
-        #: No connection is to be opened before.
+        #: The earliest time to open a connection.
         self.connect_at = -math.inf
-        #: The connection is of no use any more: the driver closes it.
+        #: The driver must close the connection.
         self.is_broken = False
-        #: A gateway opens connections, and nothing comes by them: the socket is taken for absent.
+        #: A gateway opens connections but passes no messages on: the socket counts as absent.
         self.is_silent = False
         self._has_heard = False
         self._opened_at: float | None = None
-        #: When the client has said something last.
+        #: When the client last sent a frame.
         self._said_at = -math.inf
-        #: When the next ping is due, and when nothing has come for too long after one.
+        #: When the next ping is due, and when the answer to a ping times out.
         self._ping_at, self._dead_at = math.inf, math.inf
         #: Empty answers beyond those to `unwatch`. Older servers do not answer a ping.
         self._pongs = 0
@@ -177,17 +177,17 @@ class Watches:
     def wait(
         self, reader: SocketReader, offset: str, token: str | None, now: float, wake: Callable[[Woken], None]
     ) -> None:
-        """The reader has read to `offset`. `wake` is called once, perhaps at once."""
+        """Wait for data behind `offset`. `wake` is called once, perhaps before this returns."""
         watch = self._watches[reader.name]
         found_nothing = reader.woken is Woken.READ and not reader.has_news and offset == reader.offset
         if found_nothing:
-            # What a read finds counts more than what was told before it.
+            # A read's offset replaces the offset of earlier messages.
             reader.tail = offset
         reader.offset, reader.wake = offset, wake
         if not self._can_ask(reader.name, token, now) or (found_nothing and watch.is_over):
             reader.end_wait(Woken.ELSEWHERE)
             return
-        # A new reader asks too: what others were told may be of a time before it read.
+        # A new reader repeats the watch: the messages of other readers may be older than its read.
         if not watch.is_asked and (watch.until <= now or reader.woken is Woken.AGAIN):
             watch.is_asked, watch.until = True, math.inf
             self._asks[reader.name] = token
@@ -222,7 +222,7 @@ class Watches:
         self._end_all(Woken.AGAIN if self._has_worked else Woken.ELSEWHERE)
 
     def closed(self) -> None:
-        """The driver has closed the connection, because nobody follows any more."""
+        """The driver has closed the connection, because no reader is left."""
         self._end_all(Woken.AGAIN)
 
     def absent(self) -> None:
@@ -240,7 +240,7 @@ class Watches:
                 reader.end_wait(why)
 
     def frames(self, now: float) -> list[str]:
-        """Returns the frames to send now."""
+        """Return the frames to send now."""
         by_token: dict[str | None, list[str]] = defaultdict(list)
         for name, token in self._asks.items():
             by_token[token].append(name)
@@ -262,7 +262,7 @@ class Watches:
         return frames
 
     def next_at(self) -> float:
-        """When `tick` and `frames` are to be called at the latest."""
+        """Return the latest time for the next calls of `tick` and `frames`."""
         ends = [
             watch.until
             for watch in self._watches.values()
@@ -282,7 +282,7 @@ class Watches:
                 continue
             watch.is_asked = watch.is_failed = False
             if (reader := watch.waiting) is not None:
-                # If this one does not come back, another one is woken.
+                # If this reader does not come back, another one is woken.
                 watch.until = now + ANSWER_SECONDS
                 reader.end_wait(Woken.AGAIN)
 
@@ -316,13 +316,13 @@ class Watches:
             case {"message": str()}:
                 self._fail(now)
                 return
-            case _:  # Nobody knows what it says of the watches.
+            case _:  # An unknown message may concern any watch.
                 self.is_broken = True
                 return
         self._has_worked = True
 
     def _fail(self, now: float) -> None:
-        """API Gateway could not ask the server about a frame, and does not say which."""
+        """Handle an error of API Gateway: some frame did not reach the server, and the error names none."""
         unanswered = {
             name: watch
             for name, watch in self._watches.items()
@@ -338,11 +338,11 @@ class Watches:
     def _tell(self, name: str, tail: str, seconds: Any, now: float, *, is_closed: bool) -> None:
         watch = self._watches.get(name)
         if watch is None:
-            return  # It came late.
+            return  # The last reader has left.
         is_answer = isinstance(seconds, int | float)
         if is_answer:
             held_seconds = max(1.0, seconds) * _RENEWED_AFTER
-            # Answers overtake each other too: what the earlier watch was granted may have ended.
+            # Answers overtake each other too, so the earlier deadline holds.
             earlier = math.inf if watch.is_asked else watch.until
             watch.is_asked, watch.until = False, min(earlier, now + held_seconds)
             watch.is_failed, watch.failures = False, 0
@@ -357,8 +357,8 @@ class Watches:
                 reader.tell(tail, is_answer=is_answer)
 
     def _refuse(self, name: str, status: int) -> None:
-        """A read decides what becomes of it, and raises what a read raises. It cannot where the server says
-        that it has no time, or that the frame was wrong."""
+        """End the watch. The readers read, and the read raises the error. After 400, 429 and 5xx, which
+        concern the frame or the server and not the stream, they wait by other means."""
         watch = self._watches.get(name)
         if watch is None:
             return
@@ -371,8 +371,8 @@ class Watches:
 
 
 def _page_of(message: dict[str, Any]) -> Reply | None:
-    """The data of a message as the reply to a read. None for a message without data, or with data that this
-    client cannot read."""
+    """Return the data of a message as the reply to a read. None if the message has no data, or data that this
+    client cannot decode."""
     match message:
         case {"from": str(), "offset": str(end), "type": str(kind), "etag": str(etag), "data": str(data)}:
             headers = {"stream-next-offset": end, "content-type": kind, "etag": etag}
@@ -385,11 +385,11 @@ def _page_of(message: dict[str, Any]) -> Reply | None:
     if message.get("closed") is True:
         headers["stream-closed"] = "true"
     elif message["from"] == end:
-        return None  # It would pass for a read that finds nothing when there is more.
+        return None  # Would look like a read at the tail, although more data exists.
     return Reply(200, headers | {"stream-up-to-date": "true"}, body)
 
 
 def _pause_seconds(failures: int) -> float:
-    """The pause grows with each failure. It is random, so that clients do not all reconnect at once."""
+    """Return the back-off, which grows with each failure. Jitter keeps clients from reconnecting together."""
     pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(failures, 16))
     return pause * random.uniform(0.5, 1.5)
