@@ -19,15 +19,15 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "shared" / "tidemark"
 #: What was there when the limit was set, and little more; `docs/internals/code-health.md` has the targets.
 LIMITS: Final = {
-    "lines of the package": 40_280,
+    "lines of the package": 40_276,
     "files of the package": 213,
     "imports, % of the package's lines": 7.5,
     "lines of template.yaml": 1_676,
     "parameters of the template": 26,
     "variables of the environment": 35,
-    "lines of tests": 66_940,
-    "lines of tests/stack": 3_940,
-    "words of docs/": 44_670,
+    "lines of tests": 66_935,
+    "lines of tests/stack": 3_939,
+    "words of docs/": 43_189,
     "private helpers used once, per 1,000 lines": 5.72,
     "class names of several things": 0,
     "public names of several modules": 43,
