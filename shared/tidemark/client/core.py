@@ -1,7 +1,7 @@
 """The protocol's operations without I/O, clock or threads.
 
-An operation is a generator of effects (`exchange.py`); those that read are in `reading.py`. Whoever runs it
-decides what a request is made with, and whether waiting blocks.
+An operation is a generator of effects (`exchange.py`); the operations that read are in `reading.py`. The
+driver chooses the HTTP client, and whether waiting blocks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tidemark.client.reading import ReadOperations, given_values, next_offset
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value
 
-#: What can be appended: bytes as they are; text, or on a JSON stream any value, which becomes one message.
+#: Data to append: bytes, text, or on a JSON stream any value, which becomes one message.
 Data: TypeAlias = Any
 
-#: Turns a value that JSON does not have into one that it has.
+#: Converts a value that JSON does not support.
 Default: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """`offset` is the new tail. `etag` is for `if_match`, on servers that have it."""
+    """`offset` is the new tail. `etag` is for `if_match`, on servers that support conditional writes."""
 
     offset: str
     closed: bool
@@ -42,8 +42,8 @@ class Receipt:
 
 
 def _plain_value(default: Default | None, value: object) -> Any:
-    """A JSON value for one that Python's encoder refuses. Dates and UUIDs are written as orjson writes them.
-    orjson does not encode the whole message, because it writes NaN as null."""
+    """Return a JSON value for a value that Python's encoder refuses. orjson formats dates and UUIDs, but not
+    the whole message, because it writes NaN as null."""
     if isinstance(value, date | time | UUID):
         return orjson.loads(orjson.dumps(value))
     if isinstance(value, Enum):
@@ -57,10 +57,10 @@ def _plain_value(default: Default | None, value: object) -> Any:
 
 
 class CreateOptions(TypedDict, total=False):
-    """How a stream is created. `ttl` is in seconds and begins anew with each read and write. With
-    `retain_seconds` and `retain_bytes` older messages may go. With `compact` a stream of JSON keeps the last
-    message of each key: True is the key of the State Protocol, and a JSON pointer such as `/id` names another
-    (these three are Tidemark's only). `forked_from` is the URL or path of a stream on the same server."""
+    """Options of `create`. `ttl`, in seconds, restarts with each read and write (sliding expiry).
+    `retain_seconds` and `retain_bytes` let the server remove older messages. `compact` keeps the last message
+    of each key of a JSON stream: True is the key of the State Protocol, a JSON pointer such as `/id` is
+    another (these three: Tidemark only). `forked_from` is the URL or path of a stream on the same server."""
 
     ttl: int | None
     expires_at: datetime | str | None
@@ -75,7 +75,7 @@ class CreateOptions(TypedDict, total=False):
 
 
 class Protocol(ReadOperations):
-    """All operations on one stream, which are the methods of `Stream` and `AsyncStream` too."""
+    """All operations on one stream: the methods of `Stream` and `AsyncStream`."""
 
     def __init__(
         self, url: str, content_type: str | None, retry: Retry, default: Default | None = None
@@ -87,11 +87,11 @@ class Protocol(ReadOperations):
         )
 
     def encode_message(self, data: Data) -> bytes:
-        """One message as bytes. On a JSON stream bytes are JSON already, and everything else is a value.
-        Raises ValueError for what makes a server refuse the batch that it is in."""
+        """Return one message as bytes. On a JSON stream bytes are JSON already, and other data is a value.
+        Raises ValueError for a message that would make the server refuse its batch."""
         is_bytes = isinstance(data, bytes | bytearray | memoryview)
         if is_json(self.content_type):
-            # The only characters that UTF-8 has not are lone surrogates, which are in strings: \ud83d there.
+            # Only lone surrogates have no UTF-8 form. They occur only in strings, as \ud83d there.
             text = bytes(data) if is_bytes else self._json.encode(data).encode(errors="backslashreplace")
             try:
                 return check_value(text)
@@ -107,8 +107,8 @@ class Protocol(ReadOperations):
         raise TypeError(f"a {kind} cannot be appended to {of}; bytes or str can")
 
     def encode_body(self, data: Data) -> bytes:
-        """The body of an append: a message of a JSON stream in an array, which the server flattens by one
-        level, so that a list stays one message."""
+        """Return the body of an append. A JSON message is put into an array, because the server flattens one
+        level: a list stays one message."""
         message = self.encode_message(data)
         return b"[%b]" % message if is_json(self.content_type) else message
 
@@ -136,9 +136,10 @@ class Protocol(ReadOperations):
     def append(
         self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
     ) -> Steps[Receipt]:
-        """Append one message of a JSON stream (bytes: its JSON), or bytes or text of any other. With `seq` or
-        `if_match` the server refuses a second copy, so a request without an answer is repeated. Without them,
-        or if the repeat is refused, it raises UnconfirmedWrite: a `producer` writes once."""
+        """Append one message of a JSON stream (bytes: its JSON), or bytes or text to any other stream. With
+        `seq` or `if_match` the server refuses a second copy, so a request without an answer is retried.
+        Raises UnconfirmedWrite for a lost request without them, or if the retry is refused. To write exactly
+        once, use `producer`."""
         content_type = yield from self.known_content_type()
         headers = {
             "Content-Type": content_type,
@@ -163,15 +164,15 @@ class Protocol(ReadOperations):
             raise UnconfirmedWrite(unknown) from refused
 
     def close(self, data: Data = None) -> Steps[Receipt]:
-        """Close the stream for everybody and for good, with `data` as its last message. This is how a reader
-        stops a writer. Idempotent without `data` (section 5.3)."""
+        """Close the stream for all writers, forever, with `data` as its last message. A reader can stop a
+        writer by closing the stream. Idempotent without `data` (section 5.3)."""
         if data is not None:
             return (yield from self.append(data, close=True))
         return (yield from self._write(Request("POST", self.url, {"Stream-Closed": "true"})))
 
     def delete(self, *, missing_ok: bool = False) -> Steps[None]:
-        """Raises NotFound if there is no stream, unless that is as good. A repeat that finds nothing has
-        deleted the stream the first time."""
+        """Delete the stream. Raises NotFound if no stream exists, unless `missing_ok`. A retry that finds no
+        stream is a success: the first try deleted the stream."""
         request = Request("DELETE", self.url)
         repeated = missing_ok
 
@@ -192,7 +193,7 @@ class Protocol(ReadOperations):
         reply = yield from exchange(request, self.retry, may_repeat)
         if request.method == "PUT":
             self._learn(reply.headers)
-        # An answer without an offset, which any web server may give, acknowledges nothing.
+        # A 2xx without an offset acknowledges nothing: any web server may send one.
         closed = is_true(reply.headers, "stream-closed")
         return Receipt(next_offset(request, reply), closed, reply.headers.get("etag"))
 

@@ -14,9 +14,9 @@ StreamError
 │   ├── ETagMismatch         412: `If-Match` names another tail
 │   ├── TooManyRequests      429, after all retries
 │   └── Unavailable          5xx, after all retries
-├── StreamReplaced       another stream has the name by now: what was read is of an earlier one
+├── StreamReplaced       the stream was deleted and created again since the last read
 ├── Unreachable          no whole answer, after all retries
-│   └── UnconfirmedWrite     the same of a write that may have been carried out
+│   └── UnconfirmedWrite     no whole answer to a write: the server may have written the data
 └── MalformedReply       the answer is not one of the protocol: invalid JSON, no offset, broken event
 """
 
@@ -28,11 +28,11 @@ from typing import Final
 
 
 class StreamError(Exception):
-    """Everything that this client raises because of a server or the network."""
+    """Base of all errors that a server or the network causes."""
 
 
 class StatusError(StreamError):
-    """`status`, `headers` and `body` are the server's."""
+    """An error answer, with the server's `status`, `headers` and `body`."""
 
     def __init__(self, what: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         said = _reason(body) or _WITHOUT_WORDS.get(status, "")
@@ -44,7 +44,7 @@ class StatusError(StreamError):
         self.body: Final = body
 
 
-#: An answer to HEAD has no body, and so no reason.
+#: Reasons for answers to HEAD, which have no body.
 _WITHOUT_WORDS: Final[Mapping[int, str]] = {
     401: "the server asks for a token, and got none or refuses it",
     403: "the token has no right to this",
@@ -106,7 +106,7 @@ class StreamReplaced(StreamError):
 
 
 class Unreachable(StreamError):
-    #: The request arrived, and no answer came in time.
+    #: Whether the answer timed out.
     is_late = False
 
 
@@ -133,7 +133,7 @@ _OF_STATUS: Final[Mapping[int, type[StatusError]]] = {
 def refusal(
     what: str, status: int, headers: Mapping[str, str], body: bytes, sent: Mapping[str, str]
 ) -> StatusError:
-    """The exception for an answer; `sent` are the request's headers."""
+    """Return the exception for an answer; `sent` holds the request's headers."""
     kind = _OF_STATUS.get(status, Unavailable if status >= 500 else StatusError)
     if status == 403 and "producer-epoch" in headers:
         kind = ProducerFenced
@@ -148,16 +148,16 @@ def refusal(
 
 
 def is_true(headers: Mapping[str, str], name: str) -> bool:
-    """Another value than `true`, in any case, counts as if the header were absent (section 4.1)."""
+    """Whether the header is `true`, in upper or lower case. Other values count as absent (section 4.1)."""
     return headers.get(name, "").lower() == "true"
 
 
 def _reason(body: bytes) -> str:
-    """The server's reason: the `error` or `message` of a JSON object, else the beginning of the body."""
+    """Return the server's reason: the `error` or `message` of a JSON object, else the start of the body."""
     try:
         said = json.loads(body)
         error = said.get("error") or said["message"]
-        # Subscriptions' errors have a code (section 6).
+        # Errors of subscriptions have a code (section 6).
         return f"{error['code']}: {error['message']}" if isinstance(error, dict) else str(error)
     except (ValueError, KeyError, AttributeError, RecursionError):
         return body[:200].decode(errors="replace").strip()

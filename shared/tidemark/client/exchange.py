@@ -1,7 +1,7 @@
-"""One request and its repeats, without I/O or a clock.
+"""One request and its retries, without I/O or a clock.
 
-An operation is a generator. It yields an effect (send this request, wait, receive more of the open event
-stream) and is sent its result: a `Reply`, or `Lost` where no whole reply came.
+An operation is a generator. The generator yields an effect (send a request, wait, receive more of the open
+event stream), and the driver sends the result back: a `Reply`, or `Lost` if no whole reply came.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tidemark.client.errors import MalformedReply, StreamError, UnconfirmedWrite
 _T = TypeVar("_T")
 
 SECONDS: Final = 30.0
-#: A page of Tidemark has up to 8 MiB. Other servers answer with all that a stream has.
+#: A page of Tidemark has up to 8 MiB. Other servers answer with the whole stream.
 LARGEST_REPLY_BYTES: Final = 256 * 1024 * 1024
-#: No pause is longer, whatever a server asks for: the system's clock does not take every number.
+#: Longest pause, whatever `Retry-After` a server sends: `sleep` does not accept every number.
 _LONGEST_SECONDS: Final = 24 * 3600.0
 _log: Final = logging.getLogger("tidemark.client")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`streams`: the reply is wanted without its body, which `Receive` asks for piece by piece. No more than
-    `max_bytes` of a body, or of an event, are taken."""
+    """`streams`: the reply comes without its body, and `Receive` gets the body piece by piece. `max_bytes`
+    limits the size of a body, or of an event."""
 
     method: str
     url: str
@@ -42,11 +42,11 @@ class Request:
 
     @property
     def what(self) -> str:
-        """The request's name in errors. It lacks the query, which may have a token in it."""
+        """Return the request's name in errors, without the query, which may contain a token."""
         return f"{self.method} {self.url.partition('?')[0]}"
 
     def check_size(self, size: int) -> None:
-        """Raises MalformedReply for more bytes than are taken."""
+        """Raises MalformedReply if `size` is above `max_bytes`."""
         if size > self.max_bytes:
             raise MalformedReply(
                 f"{self.what}: the answer is larger than {self.max_bytes:,} bytes, and is not read further"
@@ -60,14 +60,14 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """The next bytes of the open reply; none at its end."""
+    """Get the next bytes of the open reply; empty at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until the server's socket tells that the stream may have more than up to `offset`: then True, or the
-    page behind `offset` if it came with the message. False, perhaps at once, where no socket tells.
-    `insists`: also beside an HTTP client of the caller's."""
+    """Wait until the server's socket reports that the stream may have data behind `offset`. Results in True,
+    in the page behind `offset` if the message had that page, or in False if no socket works, perhaps at
+    once. `insists`: use the socket even if the caller has an HTTP client of its own."""
 
     url: str
     offset: str
@@ -80,7 +80,7 @@ Steps: TypeAlias = Generator[Effect, Any, _T]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The names of `headers` are looked up in lower case. `seconds`: how long it took to come."""
+    """The names of `headers` are in lower case. `seconds` is the time from the request to the reply."""
 
     status: int
     headers: Mapping[str, str]
@@ -89,7 +89,7 @@ class Reply:
 
     @property
     def outcome_is_unknown(self) -> bool:
-        """The server does not know whether the write landed: Tidemark's body has `"outcome": "unknown"`."""
+        """Whether the server does not know the result of the write (`"outcome": "unknown"`, Tidemark)."""
         try:
             said = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -99,7 +99,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No whole reply came. `sent`: the server may have got the request. `is_late`: a time limit ended it."""
+    """No whole reply came. `sent`: the server may have received the request. `is_late`: a timeout."""
 
     reason: str
     sent: bool = True
@@ -108,8 +108,8 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a request is repeated, and after how long: `initial_delay_seconds`, then `multiplier` times
-    as long each time. A server's `Retry-After` counts more."""
+    """The number of retries and their back-off: `initial_delay_seconds`, then `multiplier` times as long each
+    time. A server's `Retry-After` replaces the back-off."""
 
     max_retries: int = 8
     initial_delay_seconds: float = 0.1
@@ -131,7 +131,7 @@ class Retry:
     def delay(self, failures: int, reply: Reply | Lost) -> float:
         """Return the back-off, in seconds, after `failures` failures, with up to a quarter of jitter."""
         asked = retry_after(reply) if isinstance(reply, Reply) else None
-        # The exponent is bounded, because a float is.
+        # The limit of the exponent prevents an overflow of the float.
         backoff = min(
             self.max_delay_seconds, self.initial_delay_seconds * self.multiplier ** min(failures, 64)
         )
@@ -139,7 +139,7 @@ class Retry:
 
 
 def retry_after(reply: Reply) -> float | None:
-    """In seconds; a date is compared with the server's own clock."""
+    """Return `Retry-After` in seconds; a date counts from the server's own clock."""
     value = reply.headers.get("retry-after", "")
     try:
         if value.isdigit():
@@ -151,15 +151,15 @@ def retry_after(reply: Reply) -> float | None:
 
 
 def passing(reply: Reply | Lost) -> bool:
-    """The same request may succeed later. 501 and 505 say that the server will never do it."""
+    """Whether a retry may succeed. 501 and 505 are permanent: the server does not support the request."""
     if isinstance(reply, Lost):
         return True
     return reply.status == 429 or (reply.status >= 500 and reply.status not in {501, 505})
 
 
 def not_carried_out(reply: Reply | Lost) -> bool:
-    """The server says that a write failed, or cannot have got it. 502 and 504 come from a proxy that does not
-    know, and Tidemark says so of a 503 where its storage did not answer."""
+    """Whether a write certainly failed: the server reports that, or never received the request. 502 and
+    504 come from a proxy, which cannot know; a 503 of Tidemark may have an unknown outcome too."""
     if isinstance(reply, Lost):
         return not reply.sent
     return reply.status in {429, 500, 503} and not reply.outcome_is_unknown
@@ -178,7 +178,7 @@ def failure(request: Request, reply: Reply | Lost) -> StreamError:
 
 
 def _last_failure(request: Request, reply: Reply | Lost, failures: int, slept: float) -> StreamError:
-    """Made here, because an error that is a local of the frame that raises it is in a cycle."""
+    """Return the error. An error in a local variable of the raising frame would be a reference cycle."""
     why = failure(request, reply)
     if failures:
         why.add_note(f"It was tried {failures + 1} times, with pauses of {slept:.1f} s in all.")
@@ -186,7 +186,7 @@ def _last_failure(request: Request, reply: Reply | Lost, failures: int, slept: f
 
 
 def warn_of_retry(request: Request, reply: Reply | Lost) -> None:
-    """Log why the caller waits: with the server away, all retries take half a minute."""
+    """Log why the caller waits: if the server is down, all retries take half a minute."""
     _log.warning("%s; trying again", failure(request, reply))
 
 
@@ -197,7 +197,8 @@ def exchange(
     *,
     forever: bool = False,
 ) -> Steps[Reply]:
-    """A reply of 2xx. Raises the failure that is not to be repeated, or the last one."""
+    """Send the request, with retries, and return the 2xx reply. Raises a failure that no retry can mend, or
+    the last one."""
     failures, slept = 0, 0.0
     while True:
         reply: Reply | Lost = yield request
