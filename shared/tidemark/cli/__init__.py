@@ -1,1 +1,1 @@
-"""The command `tidemark`. It may import every room but `spark` and `ops`; only `ops` imports it."""
+"""The command `tidemark`. May import every room except `spark` and `ops`; only `ops` imports this room."""

@@ -1,5 +1,5 @@
-"""Shared by all commands: the server that they ask, their errors, the options that say which server and how
-to print, and the names that a shell completes."""
+"""Shared by all commands: the server, the errors, the options for server and output, and the names that a
+shell completes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage; 130 ended with Ctrl-C."
 )
-#: Six to eight seconds: long enough for a server that restarts, and short for a mistyped address.
+#: Six to eight seconds of retries: enough for a restart of the server, and short for a mistyped address.
 PATIENCE: Final = Retry(max_retries=6)
 _COMPLETION_SECONDS: Final = 1.0
 STREAM_ROOT: Final = "/v1/stream/"
@@ -46,8 +46,8 @@ _COMPLETED_NAMES: Final = "100"
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """`token` goes into the Authorization header; empty sends none. With `token_home` it goes to
-    the origin of that URL alone. Everything raises StreamError."""
+    """A server and its token. `token` is sent in the Authorization header unless empty, and with `token_home`
+    only to the origin of that URL. All requests raise StreamError."""
 
     url: str
     token: str = ""
@@ -63,7 +63,7 @@ class RemoteServer:
         return {"Authorization": f"Bearer {self.token}"} if sends else {}
 
     def serving(self, stream: str) -> RemoteServer:
-        """The server of a stream: this one, unless the stream's URL names another."""
+        """Return the server of a stream: this one, unless the stream's URL names another."""
         parts = urlsplit(stream)
         if not parts.netloc or stream.startswith(f"{self.url.rstrip('/')}/"):
             return self
@@ -98,7 +98,7 @@ class RemoteServer:
         return self.run(exchange(request, PATIENCE))
 
     def get(self, path: str, **query: str) -> Any:
-        """The JSON of an answer."""
+        """Return the JSON of an answer."""
         body = self.ask("GET", path, params=query).body
         try:
             return json.loads(body)
@@ -106,7 +106,7 @@ class RemoteServer:
             raise MalformedReply(f"GET {path}: the answer is not JSON; is this a Tidemark?") from wrong
 
     def pages(self, path: str, name: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Everything that a listing lists."""
+        """Yield the entries of all pages of a listing."""
         after: str | None = ""
         while after is not None:
             page = self.get(path, **query, **({"after": after} if after else {}))
@@ -115,8 +115,8 @@ class RemoteServer:
 
 
 def server_of(url: str | None = None, token: str | None = None, profile: str | None = None) -> RemoteServer:
-    """Options win over the profile that they name, this over the environment, and that over the profile
-    `default`. A profile's token is for its own server, and the environment's for that of TIDEMARK_URL."""
+    """Return the server. Precedence: options, the profile named by `profile`, the environment, the profile
+    `default`. A profile's token is for its own server; the environment's token is for TIDEMARK_URL."""
     known, environment = load_profile(profile), {} if profile else os.environ
     home = environment.get("TIDEMARK_URL") or None
     url = url or (checked_url(home, "TIDEMARK_URL") if home else known.url)
@@ -133,9 +133,9 @@ def origin_of(url: str) -> tuple[str, str | None, int | None]:
 
 
 def stream_path(stream: str) -> str:
-    """The path of a stream, from its URL, its path, or the name of a plain stream."""
+    """Return the path of a stream, from its URL, its path, or the name of a plain stream."""
     if {".", ".."} & {*stream.split("/")}:
-        # They would be taken out, and another stream be meant.
+        # URL normalization would remove the dots, and the path would be another stream's.
         raise ValueError(f"{stream!r} must not have '.' or '..' between slashes")
     if "://" in stream:
         return urlsplit(stream).path
@@ -143,24 +143,24 @@ def stream_path(stream: str) -> str:
 
 
 class Commands(click.Group):
-    """Shows a server's refusal, or its silence, as a one-line error, which must not steer a terminal."""
+    """Shows refusals and timeouts as one-line errors, without control characters."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise click.exceptions.Exit(130) from None  # As a shell counts it.
+            raise click.exceptions.Exit(130) from None  # The exit code of shells for Ctrl-C.
         except Unreachable as failed:
             said = f"The server does not answer: {failed}{by_proxy(str(failed))}"
             raise click.ClickException(visible(said)) from None
         except NotFound as missing:
             raise click.ClickException(visible(_told(ctx, missing))) from None
         except BrokenPipeError:
-            raise  # click ends without a word: nobody reads.
-        # ValueError: what was given cannot be sent. ProtocolError: what a server sent is not JSON.
+            raise  # click ends silently: the reader of the output is gone.
+        # ValueError: an argument cannot be sent. ProtocolError: an answer is not JSON.
         except (StreamError, ValueError, OSError, ProtocolError, httpx.InvalidURL) as failed:
             raise click.ClickException(visible(str(failed))) from None
-        except ImportError as missing:  # httpx says what it needs for a proxy.
+        except ImportError as missing:  # httpx names the package that a proxy needs.
             install = "install tidemark-streams[server], or [aws] for a stack"
             said = f"{missing.name} is missing: {install}" if missing.name else str(missing)
             raise click.ClickException(said) from missing
@@ -171,7 +171,7 @@ class Commands(click.Group):
 
 
 def by_proxy(failed: str) -> str:
-    """Which proxy of the environment a request went through."""
+    """Return a note on the proxy that a request used, or an empty string."""
     found = re.search(r"(https?)://([^/]*)", failed)
     proxies = getproxies()
     proxy = found and (proxies.get(found[1]) or proxies.get("all"))
@@ -196,7 +196,7 @@ def _remember(ctx: click.Context, _: click.Parameter, stream: str) -> str:
 
 
 def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Names on the server that the options before them say. None if it does not answer."""
+    """Return names on the server of the preceding options; no names if the server does not answer."""
     path, prefix, before = listing_of(begun)
     try:
         server = server_of(**ctx.meta.get("server", {}))
@@ -213,8 +213,8 @@ def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[
 
 
 def listing_of(begun: str) -> tuple[str, str, str]:
-    """Where the streams are listed whose name or path is begun, how their ids begin, and what is before those
-    in a path."""
+    """Return, for the beginning of a name or path, the path of the listing, the prefix of the ids, and the
+    part of a stream's path before its id."""
     bucket, slash, prefix = begun.removeprefix("/").partition("/")
     if begun.startswith("/") and slash:
         return f"/{bucket}/streams", prefix, f"/{bucket}/"
@@ -225,7 +225,7 @@ STREAM: Final = click.argument("stream", callback=_remember, shell_complete=comp
 
 
 def use_server(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
-    """What stands behind the command wins over what stands before it."""
+    """Store an option. An option behind the command overrides one before the command."""
     if value is not None:
         if option.name == "url":
             checked_url(value, "--url")
@@ -251,8 +251,8 @@ def says_which_server(command: Callable[..., None], said: Mapping[str, str] = _S
 
 
 def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of `tidemark` also count behind a command's name: `tidemark ls --json`. A stream's URL
-    names the server itself."""
+    """Pass the server to a command, and accept the options of `tidemark` behind the command's name too
+    (`tidemark ls --json`). The URL of a stream overrides the server."""
 
     @wraps(command)
     def given(**values: Any) -> None:

@@ -1,5 +1,4 @@
-"""`tidemark tail`, `cat` and `append`: messages out and in, as bytes, or each JSON message on a line of its
-own."""
+"""`tidemark tail`, `cat` and `append`: print and append messages, as bytes or as one JSON message a line."""
 
 from __future__ import annotations
 
@@ -32,10 +31,10 @@ from tidemark.protocol.expiry import render_instant
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from, render_offset
 
-#: Sizes of the pieces of the input, in bytes and in lines.
+#: Largest piece of the input, in bytes and in lines.
 _APPEND_BYTES: Final = 256 * 1024
 APPEND_LINES: Final = 1000
-#: Largest message of an append, in bytes, without the brackets around it.
+#: Largest message of an append, in bytes, without the brackets around the message.
 _LARGEST_MESSAGE: Final = 4 * 1024 * 1024 - 2
 _TO_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 _JSON_LINE: Final = '{"offset": "%o", "next_offset": "%e", "time": "%t", %s}'
@@ -44,7 +43,7 @@ _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def checked_start(_: click.Context, __: click.Parameter, start: str) -> str:
-    """An offset or `now` as it is; a time, also where the start says how long ago."""
+    """Return an offset, `now` or a time unchanged, and an age (15m) as a time."""
     if ago := re.fullmatch("([0-9]{1,9})([smhd])", start):
         seconds = time.time() - int(ago[1]) * _UNIT_SECONDS[ago[2]]
         return render_instant(max(0, int(seconds * 1000)))
@@ -121,7 +120,7 @@ def print_messages(server: RemoteServer, stream: str, *, template: str | None, *
         for number, data in enumerate(lines):
             out.write(visible_bytes(data) if is_terminal else data)
             if number == 0:
-                out.flush()  # The rest of a long page takes a while.
+                out.flush()  # Show the first line at once: a long page takes time.
         out.flush()
 
 
@@ -136,7 +135,7 @@ def chunks_of(
     wait: bool = False,
     by_message: bool,
 ) -> tuple[str, Iterable[Chunk]]:
-    """What is asked for, and the offset at which that begins: exactly where messages are told apart."""
+    """Return the start offset and the chunks. With `by_message` the start offset is exact."""
     if start and last:
         raise click.UsageError("Give --from or --last, not both")
     if before and not last:
@@ -145,12 +144,12 @@ def chunks_of(
     if before and last:
         page = source.history(before, last=last)
         return page.start or before, [page]
-    # Of a stream that is still to come, everything is new.
+    # Read a stream that does not exist yet from its beginning.
     is_new = wait and is_missing(source)
     offset = "" if is_new else resolve_start(server, path, start, last)
     if by_message and not (offset or is_new):
         offset = server.get("/v1/stats", stream=path)["retained_offset"]
-    # Byte for byte what was written, also where there is no socket; an event stream splits text into lines.
+    # No event stream, because it splits text into lines: the output must be byte for byte as written.
     return offset or "-1", source.follow(
         offset or "-1",
         live="socket" if follow else False,
@@ -169,7 +168,7 @@ def is_missing(stream: Stream) -> bool:
 
 
 def resolve_start(server: RemoteServer, path: str, start: str, last: int | None) -> str:
-    """An offset; empty for the earliest that is retained."""
+    """Return an offset; empty for the earliest retained offset."""
     if last is None and parse_read_from(start or None) is not None:
         return start
     asked = {"last": str(last)} if last is not None else {"from": start}
@@ -192,8 +191,8 @@ def append(
     of_json = is_json(target.head().content_type)
     sent_bytes = sent_messages = 0
     file_bytes = size_of(file)
-    # A producer, so that what is sent again because no answer came lands once. One request at a time: of
-    # several, the server refuses those that overtake another, and larger ones are as fast.
+    # A producer, so that a retry is written once. One request at a time: the server refuses a request that
+    # overtakes another, and larger requests are as fast.
     producer = target.producer(f"tidemark-{uuid.uuid4().hex}", closes=close, max_in_flight=1)
     is_hidden = not file_bytes or not sys.stderr.isatty()
     shown = click.progressbar(
@@ -209,7 +208,7 @@ def append(
                 if file_bytes:
                     bar.update(file.tell() - bar.pos)
         except click.ClickException:
-            producer.flush()  # What the message says was appended has been.
+            producer.flush()  # The error text promises that the lines before were appended.
             raise
     if of_json:
         show({"messages": sent_messages, "bytes": sent_bytes}, f"{sent_messages} messages")
@@ -218,7 +217,7 @@ def append(
 
 
 def printed(chunk: Chunk) -> Iterator[bytes]:
-    """Messages of JSON as they were sent, each on a line; or the bytes."""
+    """Yield JSON messages as they were sent, one a line, or the bytes of another stream."""
     if not is_json(chunk.content_type):
         yield chunk.data
     elif chunk.data:
@@ -226,19 +225,19 @@ def printed(chunk: Chunk) -> Iterator[bytes]:
 
 
 Placed: TypeAlias = tuple[int, int, int, bytes]
-"""Where a message begins and ends, when it was appended (Unix milliseconds), and its bytes."""
+"""The begin and end of a message, the time of its append (Unix milliseconds), and its bytes."""
 
 
 def placed(server: RemoteServer, stream: str, chunk: Chunk, start: str) -> Iterator[Placed]:
-    """The messages of a chunk that begins at `start`; of bytes, those of each write together. Asks the server
-    for their times, once a page."""
+    """Yield the messages of a chunk that begins at `start`, or one message for each write of bytes. Requests
+    the times from the server once a page."""
     of_json, at = is_json(chunk.content_type), 0
     messages = iter(split_array(chunk.data) if of_json and chunk.data else ())
     while chunk.data and start < chunk.offset:
         told = server.get("/v1/times", stream=stream_path(stream), offset=start)
         begin, start = int(told["offset"]), told["end_offset"]
         if begin == int(start):
-            return  # Another stream has the name by now.
+            return  # The stream was deleted and created again.
         ends = map(int, told.get("message_ends") or ())
         for time_ms, count, size in zip(told["times_ms"], told["messages"], told["bytes"], strict=True):
             if not of_json and at < len(chunk.data):
@@ -262,12 +261,13 @@ def formatted(
 
 
 def message_line(message: bytes) -> bytes:
-    """The line ends of JSON are between its tokens, where a space is as good."""
+    """Put a JSON message on one line. Line ends occur only between tokens, so spaces can replace them."""
     return message.translate(_TO_SPACES) + b"\n"
 
 
 def json_member(data: bytes, content_type: str) -> bytes:
-    """JSON as it was sent: a large number keeps its digits. A write of text may end inside a character."""
+    """Return a JSON member with the data. JSON stays as sent, so large numbers keep their digits. Text with a
+    split character becomes base64."""
     if is_json(content_type):
         return b'"message": ' + data
     with suppress(UnicodeDecodeError):
@@ -277,15 +277,15 @@ def json_member(data: bytes, content_type: str) -> bytes:
 
 
 def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
-    """The bytes of each read, so that a slow pipe is not waited for."""
+    """Yield the bytes of each read, without waiting for more from a slow pipe."""
     while data := file.read1(_APPEND_BYTES):
         yield [data]
 
 
 def groups(file: BufferedReader, unfinished: deque[bytes] | None = None) -> Iterator[list[bytes]]:
-    """Messages that go out together: the lines of one read that are not blank. A last line without its end
-    of line is put into `unfinished`, if given. Raises ClickException for a line that is no JSON, once the
-    lines before it are on their way."""
+    """Yield groups of messages to send together: the non-blank lines of one read. A last line without a line
+    end goes into `unfinished`, if given. Raises ClickException for a line that is not JSON, after yielding
+    the lines before."""
     begun, line_number = list[bytes](), 0
     for [data] in pieces(file):
         begun.append(data if begun else data.removeprefix(BOM_UTF8))
@@ -306,7 +306,7 @@ def groups(file: BufferedReader, unfinished: deque[bytes] | None = None) -> Iter
 
 
 def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
-    """`before` is how many lines of the input precede these."""
+    """Yield the valid messages of these lines; `before` is the number of earlier lines of the input."""
     messages = []
     for number, line in enumerate(lines, before + 1):
         if not line.strip():
@@ -326,6 +326,6 @@ def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
 
 
 def size_of(file: BufferedReader) -> int:
-    """The size of a regular file in bytes; 0 of anything else."""
+    """Return the size of a regular file in bytes, or 0 for a pipe or device."""
     status = os.fstat(file.fileno())
     return status.st_size if stat.S_ISREG(status.st_mode) else 0

@@ -1,4 +1,4 @@
-"""Looking after a store as a whole: a copy of it, and whether everything in it is what was written."""
+"""Backup and verification of a whole store."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings
 
 Faults = Iterator[str]
-#: Findings after which SQLite stops.
+#: Findings after which SQLite stops its check.
 _MOST_FINDINGS: Final = 100
 #: A copy of a store needs these files beside the table.
 _BESIDE = ("blobs", "url-key", "webhook-keys")
 
 
 class NoStore(Exception):
-    """The folder has no store, or the copy's place is taken; the message says which."""
+    """The folder has no store, or the target of the copy exists already."""
 
 
 def database_of(data_dir: Path) -> Path:
@@ -47,15 +47,15 @@ def database_of(data_dir: Path) -> Path:
 
 
 def embedded_stores(data_dir: Path) -> Stores:
-    """The stores of a server that is stopped or running; they show committed data, and take no writes. Raises
-    NoStore, UnusableDatabase."""
+    """Return read-only stores of a server, stopped or running, with the committed data. Raises NoStore,
+    UnusableDatabase."""
     table = EmbeddedTable(Database(database_of(data_dir), read_only=True))
     return Stores(table, BlobFiles(data_dir / "blobs", read_only=True))
 
 
 def stack_stores(table: str, objects: str) -> Stores:
-    """The stores of a stack on AWS, by the environment's credentials. Raises NoStore if the table cannot be
-    read, and RuntimeError where there are no credentials."""
+    """Return the stores of a stack on AWS, with the environment's credentials. Raises NoStore if the table
+    cannot be read, and RuntimeError without credentials."""
     stores = connect(Settings(table, objects))
     try:
         stores.check_format()
@@ -65,16 +65,16 @@ def stack_stores(table: str, objects: str) -> Stores:
 
 
 def back_up(data_dir: Path, target: Path) -> None:
-    """Copy a store whose server may run, as it is at one moment, to a new folder, which is a DATA_DIR.
+    """Copy a consistent snapshot of a store, whose server may run, to a new folder for use as DATA_DIR.
 
-    The table first: a blob that it names stays for an hour, whatever is deleted meanwhile. The folder has its
-    name when it is whole. Raises NoStore, UnusableDatabase.
+    The table is copied first: its blobs stay for an hour, even if they are deleted meanwhile. The folder gets
+    its final name when the copy is complete. Raises NoStore, UnusableDatabase.
     """
     source, part = database_of(data_dir), target.with_name(f"{target.name}.part")
     with closing(open_to_read(source)) as table:
         if target.exists():
             raise NoStore(f"{target} is there already: name a folder that is not")
-        shutil.rmtree(part, ignore_errors=True)  # Of a copy that was cut off.
+        shutil.rmtree(part, ignore_errors=True)  # From an interrupted copy.
         part.mkdir(mode=0o700, parents=True)
         with closing(sqlite3.connect(part / source.name)) as copy:
             table.backup(copy)
@@ -89,7 +89,7 @@ def _copy_beside(data_dir: Path, target: Path) -> None:
             try:
                 shutil.copytree(found, target / name, ignore=shutil.ignore_patterns("*.part"))
             except shutil.Error as failed:
-                # What the server removed meanwhile, the table that was copied before does not name.
+                # Files removed meanwhile are not named in the copied table.
                 if any(Path(source).exists() for source, *_ in failed.args[0]):
                     raise
         elif found.exists():
@@ -97,7 +97,7 @@ def _copy_beside(data_dir: Path, target: Path) -> None:
 
 
 def verify(stores: Stores, looked_at: Callable[[StreamRecord], None] = lambda _: None) -> Faults:
-    """Check every row of an embedded store, and every stream; yields a line for each damaged or missing part.
+    """Check every row of an embedded store, and every stream. Yield a line for each damaged or missing part.
     Changes nothing. `looked_at` is called with each stream."""
     keys: Iterable[StreamKey] = _listed(stores)
     if isinstance(stores.table, EmbeddedTable):
@@ -108,12 +108,12 @@ def verify(stores: Stores, looked_at: Callable[[StreamRecord], None] = lambda _:
             try:
                 record = load_stream(stores.table, key)
                 if record is None:
-                    break  # It was deleted meanwhile.
+                    break  # Deleted meanwhile.
                 if check is _check_log:
                     looked_at(record)
                 yield from (f"{name}{fault}" for fault in check(stores, record))
-            except Exception as fault:  # noqa: BLE001 - whatever cannot be read is a line, and the rest goes on
-                if not isinstance(fault.__cause__, RowFault):  # Of a row it is said already.
+            except Exception as fault:  # noqa: BLE001 - report any read error, and check the rest
+                if not isinstance(fault.__cause__, RowFault):  # A bad row is reported already.
                     yield f"{name} cannot be read: {_reason(fault)}"
                 break
 
@@ -143,7 +143,7 @@ def _buckets(stores: Stores) -> Iterator[str]:
 
 
 def _check_log(stores: Stores, record: StreamRecord) -> Faults:
-    """The first fault of its log, from what is retained to its last batch."""
+    """Yield the first fault of the log, from the retained offset to the last batch."""
     tail = load_last(stores.table, log_pk(record.key, record.incarnation))
     start, last, at_tail = record.retained, None, False
     try:
@@ -198,7 +198,7 @@ def _is_as_published(stores: Stores, blob: str, known: Stored) -> bool:
 
 
 def _faults_of_file(path: Path) -> Generator[str, None, list[StreamKey]]:
-    """The faults of its pages, its rows and its messages. Returns the streams that it has."""
+    """Yield the faults of the pages, rows and messages. Return the keys of the streams."""
     keys: list[StreamKey] = []
     with closing(open_to_read(path)) as db:
         for check in (_integrity, partial(_rows, keys), faults_of_messages):

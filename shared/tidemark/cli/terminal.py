@@ -15,9 +15,9 @@ import click
 
 #: Control characters except the tab and the end of a line: C0, DEL, and C1 in UTF-8.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
-#: The same in a name, and what turns the direction of a text.
+#: The same in a name, and characters that change the direction of text.
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-#: Rows that set the width of the columns, so that a long listing begins at once.
+#: Rows that set the widths of columns, so that a long listing begins at once.
 _ALIGNED_ROWS: Final = 100
 
 
@@ -37,7 +37,7 @@ def visible(text: str) -> str:
 
 
 def visible_bytes(data: bytes) -> bytes:
-    """A message must not move the cursor, or name the window, of whoever looks at it."""
+    """Replace control characters: a message must not move the cursor or set the window title."""
     return _CONTROL.sub(
         lambda control: "".join(f"\\x{ord(each):02x}" for each in control[0].decode()).encode(), data
     )
@@ -48,8 +48,8 @@ def show_rows(
     header: Sequence[str],
     cells: Callable[[dict[str, Any], Callable[[int], str], Callable[[int], str]], Sequence[str]],
 ) -> None:
-    """Columns with a header on a terminal, the cells of each row elsewhere, or JSON. `cells` gets a row and
-    what shows a number of bytes, and a time."""
+    """Print columns with a header on a terminal, plain cells elsewhere, or JSON. `cells` gets a row and the
+    functions that format a size and a time."""
     if as_json() or not sys.stdout.isatty():
         for row in rows:
             show(row, "  ".join(cells(row, "{} bytes".format, instant)))

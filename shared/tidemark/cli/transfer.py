@@ -1,8 +1,9 @@
-"""`tidemark cp`: copies a stream or a file, and goes on where an earlier run was cut off.
+"""`tidemark cp`: copies a stream or a file, and resumes an interrupted copy.
 
-What the target has is compared with the beginning of the source, and the rest is appended. Every run is the
-same producer, in one epoch, with one request under way. If a number is taken, an append that nobody waited
-for has landed: what the target has is compared again before more is sent. So no message is written twice.
+A run compares the target's data with the beginning of the source, and appends the rest. All runs use one
+producer id and epoch, with one request in flight. If the server reports a sequence number as taken, an
+earlier append has arrived late: the run compares the target again before it sends more. Each message is
+therefore written once.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def cp(
         meta = click.get_current_context().meta
         meta["stream"] = source
         origin = StreamSource(here.stream(source), follow=follow)
-        del meta["stream"]  # Of the target, the request says what is missing.
+        del meta["stream"]  # An error about the target names its request.
     copied = copy(origin, FileTarget(target) if is_file(target) else StreamTarget(there, target))
     if target != "-":
         text = f"{copied.count:,} {copied.unit} copied; {copied.found:,} were there"
@@ -101,7 +102,7 @@ class StreamSource:
         }
         self._stream, self._live = stream, follow
         self.unfinished = deque[bytes]()
-        #: Data that is trimmed while it is copied is an error, and not skipped.
+        #: Fixed, so that data trimmed during the copy is an error and not skipped.
         self._start = head.headers.get("stream-retained-offset", "-1")
         self.lost = f"the source was trimmed and begins at offset {self._start}"
         if "stream-compact" in head.headers:
@@ -125,7 +126,7 @@ class FileSource:
         lines = name.endswith((".jsonl", ".ndjson"))
         self.content_type = content_type or ("application/json" if lines else "application/octet-stream")
         self.creation: dict[str, None] = {}
-        #: The last line, if it has no end of line. It is compared with the target, and not copied.
+        #: The last line, if it has no line end: compared with the target, but not copied.
         self.unfinished = deque[bytes]()
         self._name, self._takes_last_line = name.removeprefix("file:"), takes_last_line
 
@@ -137,7 +138,7 @@ class FileSource:
 
 
 def parted(data: bytes, *, of_json: bool) -> list[bytes]:
-    """The messages of a JSON array; or the bytes, in pieces that a request takes."""
+    """Return the messages of a JSON array, or the bytes in pieces that fit into a request."""
     if of_json:
         return list(split_array(data)) if data else []
     return [data[start : start + _REQUEST_BYTES] for start in range(0, len(data), _REQUEST_BYTES)]
@@ -145,7 +146,7 @@ def parted(data: bytes, *, of_json: bool) -> list[bytes]:
 
 @dataclass
 class Copied:
-    """Counts the units that were written, and those that the target had."""
+    """Counts of the units written, and of the units that the target had already."""
 
     unit: str
     count: int = 0
@@ -154,7 +155,7 @@ class Copied:
 
 
 class ProgressLine:
-    """One line on a terminal, which is wiped for the result."""
+    """A progress line on a terminal, which is cleared before the result."""
 
     def __init__(self) -> None:
         self._is_shown, self._next = sys.stderr.isatty(), 0.0
@@ -166,14 +167,14 @@ class ProgressLine:
 
 
 class Pending:
-    """The messages that were read of the source and that the target does not have."""
+    """The messages of the source that the target does not have yet."""
 
     def __init__(self, parts: Iterator[list[bytes]], unfinished: deque[bytes], *, of_json: bool) -> None:
         self.of_json = of_json
         self._parts, self._held, self._unfinished = parts, deque[bytes](), unfinished
 
     def next(self) -> list[bytes]:
-        """Returns what one request takes; nothing at the end of the source."""
+        """Return the messages of one request; an empty list at the end of the source."""
         self._fill()
         taken, room = list[bytes](), _REQUEST_BYTES
         for each in self._held:
@@ -184,7 +185,7 @@ class Pending:
         return taken
 
     def drop(self, found: Sequence[bytes]) -> None:
-        """The target has these. Raises OtherData if the source goes on with others."""
+        """Drop messages that the target has. Raises OtherData if the source has other messages there."""
         for part in found:
             if self.of_json:
                 first = self._first()
@@ -194,7 +195,7 @@ class Pending:
                 self._drop_bytes(part)
 
     def _drop_bytes(self, rest: bytes) -> None:
-        """The two are cut in different places."""
+        """Drop bytes, although source and target are split into different pieces."""
         while rest:
             first = self._first()
             length = min(len(first), len(rest))
@@ -216,15 +217,15 @@ class Pending:
 
 
 def is_same_value(one: bytes, other: bytes) -> bool:
-    """Some servers write JSON anew, and 1.0 as 1."""
+    """Whether two JSON texts have the same value: some servers rewrite JSON, with 1.0 as 1."""
     try:
         return canonical_json(one) == canonical_json(other)
-    except (ValueError, RecursionError):  # A file may have other lines.
+    except (ValueError, RecursionError):  # A file may have lines that are not JSON.
         return False
 
 
 def canonical_json(text: bytes) -> str:
-    """As text, because Python's `True == 1` holds."""
+    """Return canonical text, because in Python `True == 1`."""
     return json.dumps(json.loads(text, parse_float=_shortest), sort_keys=True)
 
 
@@ -243,7 +244,7 @@ class StreamTarget:
         self._seq, self._offset = 0, "-1"
 
     def open(self, origin: StreamSource | FileSource) -> str:
-        """The content type of the stream, which is created if it is not there."""
+        """Create the stream if it does not exist, and return its content type."""
         if self._stream.url == origin.url:
             raise click.UsageError("SOURCE and TARGET are the same stream")
         try:
@@ -253,7 +254,7 @@ class StreamTarget:
         return self._stream.head().content_type
 
     def found(self, *, of_json: bool) -> Iterator[list[bytes]]:
-        """The messages of the target behind the known offset."""
+        """Yield the messages of the target behind the known offset."""
         for chunk in self._stream.follow(self._offset, live=False, whole_text=False):
             self._offset = chunk.offset
             yield parted(chunk.data, of_json=of_json)
@@ -267,7 +268,7 @@ class StreamTarget:
             "Content-Type": self._stream.content_type or "",
         }
         request = Request("POST", self._stream.url, headers, body=body)
-        # Once a copy has begun, it waits for either server for as long as it takes.
+        # A copy that has begun retries without limit.
         reply = self._server.run(exchange(request, PATIENCE, forever=self._seq > 0))
         if reply.status == 204 and reply.headers.get("producer-seq", "").isdecimal():
             self._seq = int(reply.headers["producer-seq"]) + 1
@@ -283,7 +284,7 @@ class StreamTarget:
 
 
 class FileTarget:
-    """A file, or the standard output, which is only written."""
+    """A file, or the standard output, which cannot be read for the comparison."""
 
     def __init__(self, name: str) -> None:
         self._path = None if name == "-" else Path(name.removeprefix("file:"))
@@ -291,7 +292,7 @@ class FileTarget:
         if self._path is not None:
             self._file = click.get_current_context().with_resource(self._path.open("a+b"))
         self._shown: Callable[[bytes], bytes] = visible_bytes if self._file.isatty() else bytes
-        #: A line at its end that an earlier run did not write whole.
+        #: An incomplete last line of an interrupted run.
         self._begun = b""
 
     def open(self, origin: StreamSource | FileSource) -> str:
