@@ -1,4 +1,4 @@
-"""A client of the Durable Streams protocol, for every server of it.
+"""A client of the Durable Streams protocol, for any server.
 
     answer = Stream.create(url, content_type="text/plain")
     with answer.producer("answer-42") as producer:

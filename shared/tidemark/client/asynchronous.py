@@ -1,5 +1,4 @@
-"""`AsyncStream` and `AsyncProducer` for programs with asyncio. The same operations as in `blocking`, each
-with await."""
+"""`AsyncStream` and `AsyncProducer` for asyncio: the operations of `blocking`, with await."""
 
 from __future__ import annotations
 
@@ -25,13 +24,12 @@ from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Each is removed when its event loop ends, which the generator holds.
+#: A client is removed when its event loop closes the generator that holds the client.
 _clients: Final[dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]] = {}
 
 
 async def _shared_client() -> httpx.AsyncClient:
-    """One for all streams of an event loop. `asyncio.run` closes it: a loop that ends closes its
-    generators."""
+    """Return the client of this event loop. `asyncio.run` closes its generators, and with them the client."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
         client = httpx.AsyncClient(**wire.CLIENT_OPTIONS)
@@ -49,8 +47,8 @@ async def _shared_client() -> httpx.AsyncClient:
 
 
 class _AsyncDriver:
-    """Runs the steps of an operation on httpx. It holds at most one open event stream, or follows by a
-    socket."""
+    """Runs the steps of an operation on httpx. A driver holds one open event stream or one follower of the
+    socket at most."""
 
     def __init__(
         self,
@@ -158,7 +156,7 @@ async def _ask(client: httpx.AsyncClient, url: str) -> httpx.Response:
 def _awaited(
     operation: Callable[Concatenate[Protocol, _P], Steps[_T]],
 ) -> Callable[Concatenate[AsyncStream, _P], Coroutine[Any, Any, _T]]:
-    """The method of a stream that runs this operation of the protocol."""
+    """Return the method of a stream that runs this operation of the protocol."""
 
     @wraps(operation)
     async def method(self: AsyncStream, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -178,8 +176,8 @@ def _following(
 
 
 class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
-    """One stream, by its URL: see `Stream`. The values of `headers` and `params` may be coroutine functions,
-    and `client` is an `httpx.AsyncClient`; without it all streams of an event loop share one."""
+    """A stream at a URL: see `Stream`. The values of `headers` and `params` may be coroutine functions, and
+    `client` is an `httpx.AsyncClient`; without it all streams of an event loop share a client."""
 
     head = _awaited(Protocol.head)
     append = _awaited(Protocol.append)
@@ -281,7 +279,7 @@ async def _values(given: Mapping[str, wire.AsyncValue]) -> dict[str, str]:
 
 
 class AsyncProducer:
-    """Writes each message once, in order: see `Producer`. Tasks of the event loop send the batches."""
+    """Writes each message exactly once and in order: see `Producer`. Tasks of the event loop send batches."""
 
     def __init__(self, driver: _AsyncDriver, batches: Batches, protocol: Protocol, *, closes: bool) -> None:
         self._driver, self._batches, self._protocol, self._closes = driver, batches, protocol, closes
@@ -290,7 +288,7 @@ class AsyncProducer:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._process = os.getpid()
-        #: Once its event loop has ended nothing can be sent.
+        #: Warns if the producer is not closed: after its event loop ends, nothing can be sent.
         self._unfinished = weakref.finalize(self, wire.warn_of_unwritten, batches)
 
     @property
@@ -348,7 +346,7 @@ class AsyncProducer:
                 async with asyncio.timeout(within):
                     await self.flush()
         finally:
-            self._batches.failure_is_told = told  # What is suppressed is told by a warning.
+            self._batches.failure_is_told = told  # `_stop` warns of the suppressed error.
             await self._stop()
 
     async def _know_content_type(self) -> None:
@@ -362,8 +360,7 @@ class AsyncProducer:
         self._batches.check()
 
     def _send_what_is_ready(self) -> None:
-        """Called whenever that may have changed. A timer calls it when waiting for more messages, or to try
-        again, ends."""
+        """Send each batch that is ready. A timer calls this when a linger or a retry pause ends."""
         while (batch := self._batches.take(time.monotonic())) is not None:
             task = asyncio.create_task(self._send(batch))
             self._tasks.add(task)
@@ -379,7 +376,7 @@ class AsyncProducer:
         try:
             reply = await self._driver.perform(self._batches.request(batch))
             self._batches.answered(batch, reply, time.monotonic())
-        except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append tells)
+        except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append raises it)
             self._batches.fail(error)
         self._changed.set()
         self._send_what_is_ready()

@@ -1,12 +1,11 @@
 """An idempotent producer without I/O, clock or threads (section 5.2.1 of the protocol).
 
-Messages wait until they are a batch. A batch has a sequence number, is sent, and is sent again until it has
-an answer; the server writes a number once. Several are on their way at once: one that overtakes the batch
-before it gets 409 and waits for it, and from then on fewer are.
+Messages wait until they form a batch. A batch has a sequence number and is retried until the server answers;
+the server writes each number once. Several batches may be in flight. A batch that overtakes the one before it
+gets 409 and waits; from then on fewer batches are in flight.
 
-A producer that starts claims its id by an epoch above all earlier ones: the time in microseconds. With a
-number that begins at 0 in an epoch that somebody has used, its first batch would be taken for a duplicate and
-dropped.
+A new producer claims its id with an epoch above all earlier ones: the time in microseconds. In a used epoch,
+the server would drop its first batch (number 0) as a duplicate.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from tidemark.client.chunks import is_json
 from tidemark.client.core import Protocol, Receipt
 from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_out, passing, warn_of_retry
 
-#: Servers in JavaScript count no further (section 5.2.1).
+#: The largest exact integer of JavaScript (section 5.2.1).
 _MAX_EPOCH: Final = 2**53 - 1
-#: Requests in order, after one was overtaken, that allow one more request in flight.
+#: Batches acknowledged before one more may be in flight, after requests have overtaken each other.
 _IN_ORDER: Final = 100
-#: Memory of a waiting message beside its bytes: an object, and its place in the queue (CPython).
+#: Memory overhead of a queued message, in bytes: its object and its place in the queue (CPython).
 _MESSAGE_BYTES: Final = 64
 
 
@@ -43,9 +42,9 @@ class ProducerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ProducerLimits:
-    """A batch is sent `linger_seconds` after its first message, or once it has `max_batch_bytes` or
-    `max_batch_messages`. `max_held_bytes` bounds the unacknowledged bytes: at the bound `append` waits.
-    `append` refuses a message that is larger than `max_request_bytes`."""
+    """The limits of batches. A batch is sent `linger_seconds` after its first message, or as soon as it has
+    `max_batch_bytes` or `max_batch_messages`. `append` waits while unacknowledged messages take
+    `max_held_bytes` of memory, and refuses a message larger than `max_request_bytes`, the server's limit."""
 
     linger_seconds: float = 0.02
     max_batch_bytes: int = 1024 * 1024
@@ -65,26 +64,25 @@ class ProducerLimits:
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
     seq: int
-    #: How many messages were added before it.
+    #: Number of messages added before this batch.
     since: int
     body: bytes
     closes: bool
-    #: Since the epoch is what it is; and how many of these failed, those not counted that overtook another
-    #: batch.
+    #: Tries in the current epoch, and failures, without the tries that overtook another batch.
     tries: int = 0
     failures: int = 0
-    #: An earlier try may have been carried out.
+    #: An earlier try may have written the batch.
     may_be_written: bool = False
     ready_at: float = 0.0
     in_flight: bool = False
-    #: When it was sent last, no earlier batch was without an answer.
+    #: At the last try, this was the first unacknowledged batch.
     was_first: bool = False
-    #: The server had not seen the one before it.
+    #: The server had not yet received the batch before this one.
     overtook: bool = False
 
 
 class Batches:
-    """The state of one producer. Times are the caller's, of any clock that does not go back."""
+    """The state of one producer. The caller passes times of a monotonic clock."""
 
     def __init__(
         self,
@@ -101,7 +99,7 @@ class Batches:
         self._protocol, self._retry, self.limits = protocol, protocol.retry, limits
         self.producer_id: Final = producer_id
         self.epoch = now_microseconds if epoch is None else epoch
-        #: Until the first answer the epoch is not known to be above all others, and only one batch is sent.
+        #: Until the first answer another epoch may be higher, and only one batch is in flight.
         self._claiming = self._chooses_epoch = epoch is None
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = self._held_bytes = 0
@@ -117,7 +115,7 @@ class Batches:
         self.result: Receipt | None = None
 
     def encode(self, data: object) -> bytes:
-        """The stream's content type must be known."""
+        """Return the bytes of a message. The stream's content type must be known."""
         message, most = self._protocol.encode_message(data), self.limits.max_request_bytes
         if len(message) > most - 2 * is_json(self._protocol.content_type):  # In brackets.
             raise ValueError(f"the message has {len(message):,} bytes; a request takes at most {most:,}")
@@ -129,12 +127,12 @@ class Batches:
 
     @property
     def acknowledged(self) -> int:
-        """How many messages the server has acknowledged: always the first ones."""
+        """Return the number of acknowledged messages: always the first ones."""
         return self._unanswered[0].since if self._unanswered else self.added - len(self._waiting)
 
     @property
     def unwritten(self) -> int:
-        """How many messages the server has not acknowledged."""
+        """Return the number of messages that the server has not acknowledged."""
         return self.added - self.acknowledged
 
     @property
@@ -142,7 +140,7 @@ class Batches:
         return self._close_is_made and not self._unanswered and self.failure is None
 
     def add(self, message: bytes, now: float) -> bool:
-        """Whether a batch may have become ready, or a time to wait for."""
+        """Queue a message. Return whether a batch may be ready, or `next_at` may have changed."""
         self.check()
         if not message:
             return False  # nothing to write: a model's token may be empty
@@ -157,26 +155,28 @@ class Batches:
         return len(self._waiting) == 1 or self._has_whole_batch()
 
     def check(self) -> None:
-        """Raise what made the producer fail."""
+        """Raise the error that made the producer fail."""
         if self.failure is not None:
             self.failure_is_told = True
-            raise self.failure.with_traceback(None)  # Else each time adds its frames, with a message.
+            raise self.failure.with_traceback(
+                None
+            )  # Each raise would add frames, which keep a message in memory.
 
     def hurry(self) -> None:
         """Send the waiting messages without lingering."""
         self._urgent = bool(self._waiting)
 
     def close(self) -> None:
-        """The stream is closed with the last message, in one request."""
+        """Close the stream in the request of the last message."""
         self._closing = True
 
     def detach(self) -> None:
-        """Nothing is sent any more. What comes after a close has its result."""
+        """Stop sending, unless the stream is closed: then later calls return the result of the close."""
         if not self.is_closed:
             self.fail(ValueError("the producer is detached and takes no more messages"))
 
     def take(self, now: float) -> ProducerBatch | None:
-        """A batch that is to be sent now."""
+        """Return a batch to send now, or None."""
         if self.failure is not None:
             return None
         batch = next((one for one in self._unanswered if self._may_repeat(one) and one.ready_at <= now), None)
@@ -189,7 +189,7 @@ class Batches:
         return batch
 
     def next_at(self) -> float | None:
-        """When `take` may give something that it does not give now, if nothing else happens."""
+        """Return the time at which `take` may have a new batch, if nothing else happens."""
         if self.failure is not None:
             return None
         times = [batch.ready_at for batch in self._unanswered if self._may_repeat(batch)]
@@ -218,7 +218,7 @@ class Batches:
             why: errors.StreamError | None = failure(request, reply)
         else:
             why = self._not_written(batch, request, reply)
-        # Where an earlier batch has no answer, only one that tells whose close it was acknowledges it.
+        # While an earlier batch has no answer, the close may be another client's: do not acknowledge.
         may_have_closed = isinstance(why, errors.StreamClosed) and batch.may_be_written
         if why is None or (may_have_closed and not batch.body and batch is self._unanswered[0]):
             assert isinstance(reply, Reply)
@@ -227,8 +227,8 @@ class Batches:
             batch.overtook, self._in_flight = True, 1
         elif may_have_closed and self._awaits_close(batch):
             batch.ready_at = now + self._retry.delay(0, reply)
-            # The closing batch may have been refused because it overtook this one, and a late copy of it may
-            # have closed the stream since: it is asked again.
+            # The closing batch was perhaps refused because it overtook this one, and then a late copy closed
+            # the stream: send the closing batch again.
             self._unanswered[-1].overtook = False
         elif isinstance(why, errors.ProducerFenced) and why.status == 403 and self._may_claim(batch):
             current = why.headers["producer-epoch"]
@@ -245,7 +245,7 @@ class Batches:
             self.fail(why)
 
     def fail(self, why: Exception) -> None:
-        """The producer keeps no message and no frame from then on: only how many messages are not written."""
+        """Stop with this error. Only the number of unwritten messages is kept: no messages, no frames."""
         if self.failure is None:
             if why.__traceback__ is not None:
                 why.add_note("".join(format_tb(why.__traceback__)))
@@ -254,12 +254,12 @@ class Batches:
             self._unanswered = [replace(batch, body=b"") for batch in self._unanswered]
 
     def _awaits_close(self, batch: ProducerBatch) -> bool:
-        """The stream may be closed by this producer's own last batch, which followed this one: its answer
-        tells."""
+        """Return whether this producer's own closing batch, sent after this one, may have closed the stream:
+        the answer to that batch decides."""
         return self._close_is_made and batch is not self._unanswered[-1]
 
     def _acknowledge(self, batch: ProducerBatch, reply: Reply) -> None:
-        """The server takes a number only behind all before it: these are written too."""
+        """Remove this batch and all earlier ones: the server accepts numbers only in order."""
         self._claiming = False
         self._in_flight = min(self.limits.max_in_flight, self._in_flight + 1 / _IN_ORDER)
         while self._unanswered and self._unanswered[0].seq <= batch.seq:
@@ -270,9 +270,9 @@ class Batches:
             self.result = Receipt(headers["stream-next-offset"], closed, headers.get("etag"))
 
     def _not_written(self, batch: ProducerBatch, request: Request, reply: Reply) -> errors.StreamError | None:
-        """A success that acknowledges nothing: from something that is no server of the protocol; or a
-        duplicate, in an epoch that this producer has chosen, of a batch that was sent once. Then its number
-        is another producer's."""
+        """Return the error of a 2xx answer that acknowledges nothing: the answer is not of the protocol,
+        or reports a duplicate of a batch sent only once, in an epoch of this producer's choice: then
+        another producer has used the number."""
         headers = reply.headers
         if "stream-next-offset" not in headers and "producer-seq" not in headers:
             return errors.MalformedReply(f"{request.what}: {reply.status} is not an answer of the protocol")
@@ -283,14 +283,15 @@ class Batches:
         return None
 
     def _may_claim(self, batch: ProducerBatch) -> bool:
-        """Not if the first batch may be there already, in the epoch before: it would be written twice."""
+        """Return whether a higher epoch is safe. If the first batch may be written, a new epoch would repeat
+        the write."""
         return self._claiming and not batch.may_be_written
 
     def _may_repeat(self, batch: ProducerBatch) -> bool:
         return not batch.in_flight and (not batch.overtook or batch is self._unanswered[0])
 
     def _may_begin(self) -> bool:
-        """A batch behind one that fails would only be refused."""
+        """Return whether to start a batch. Behind a failing batch the server would refuse it."""
         if not self._waiting and (not self._closing or self._close_is_made):
             return False
         if self._unanswered and (self._claiming or self._unanswered[0].failures):
@@ -311,7 +312,7 @@ class Batches:
         messages, size = list[bytes](), 0
         for message in islice(self._waiting, self.limits.max_batch_messages):
             longer = size + len(message)
-            # JSON has a comma or bracket around each.
+            # JSON adds a comma or bracket for each message.
             most = min(self.limits.max_batch_bytes, self.limits.max_request_bytes - len(messages) - 2)
             if messages and longer > most:
                 break

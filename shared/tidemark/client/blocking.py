@@ -29,23 +29,23 @@ _clients: Final[dict[int, httpx.Client]] = {}
 
 
 def _shared_client() -> httpx.Client:
-    """One for all streams of this process. After a fork the parent's connections are not the child's."""
+    """Return the client of this process. A forked child must not use its parent's connections."""
     client = _clients.get(os.getpid())
     if client is None:
         client = _clients.setdefault(os.getpid(), httpx.Client(**wire.CLIENT_OPTIONS))
     return client
 
 
-#: Seconds after which an idle thread ends.
+#: Idle time after which a worker thread ends.
 _IDLE_SECONDS: Final = 2.0
 _producers: Final[WeakSet[Producer]] = WeakSet()
-#: Seconds for which a process that ends waits for its producers.
+#: Time that a process waits for its producers when it exits.
 _EXIT_SECONDS: Final = 5.0
 
 
 @atexit.register
 def _finish() -> None:
-    """Producers that nobody closed send what they have."""
+    """Send the messages of producers that were not closed."""
     until = time.monotonic() + _EXIT_SECONDS
     for producer in list(_producers):
         producer.finish(until)
@@ -54,8 +54,8 @@ def _finish() -> None:
 
 
 class BlockingDriver:
-    """Runs the steps of an operation on httpx. It holds at most one open event stream, or follows by a
-    socket."""
+    """Runs the steps of an operation on httpx. A driver holds one open event stream or one follower of the
+    socket at most."""
 
     def __init__(
         self, client: httpx.Client | None, headers: Mapping[str, wire.Value], params: Mapping[str, wire.Value]
@@ -121,7 +121,7 @@ class BlockingDriver:
             if response.next_request is None:
                 break
             response.close()
-            # The client's own credentials are for the first server.
+            # Do not send the client's own credentials to another server.
             response = self._client.send(
                 response.next_request, stream=True, auth=None, follow_redirects=False
             )
@@ -146,7 +146,7 @@ class BlockingDriver:
 def _blocking(
     operation: Callable[Concatenate[Protocol, _P], Steps[_T]],
 ) -> Callable[Concatenate[Stream, _P], _T]:
-    """The method of a stream that runs this operation of the protocol."""
+    """Return the method of a stream that runs this operation of the protocol."""
 
     @wraps(operation)
     def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -166,13 +166,12 @@ def _following(
 
 
 class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
-    """One stream, by its URL. Nothing is requested before a method is called; methods may be called from any
-    thread.
+    """A stream at a URL. The constructor sends no request. Methods may be called from any thread.
 
-    `headers` and `params` go with every request; a value that is a function is called for each one. `client`
-    is an `httpx.Client` of your own, for proxies, certificates or HTTP/2; without it all streams of the
-    process share one. `default` makes a value that JSON has of one that it has not, as orjson's does; dates,
-    times, UUIDs, enums and dataclasses need none."""
+    `headers` and `params` are sent with every request; a value may be a function, called for each request.
+    `client` is an `httpx.Client` of your own, for proxies, certificates or HTTP/2; without it all streams of
+    the process share a client. `default` converts a value that is not JSON, like orjson's `default`; dates,
+    times, UUIDs, enums and dataclasses need no conversion."""
 
     head = _blocking(Protocol.head)
     append = _blocking(Protocol.append)
@@ -195,8 +194,8 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         default: Default | None = None,
         **creation: Unpack[CreateOptions],
     ) -> Self:
-        """Create the stream; one that exists with the same configuration is as good. Raises StreamConflict if
-        it exists with another configuration."""
+        """Create the stream, or use the existing one if its configuration is the same. Raises StreamConflict
+        if the configuration differs."""
         stream = cls(
             url,
             content_type=content_type,
@@ -217,21 +216,21 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         closes: bool = True,
         **limits: Unpack[ProducerOptions],
     ) -> Producer:
-        """An idempotent producer. One that starts with the same id takes over from an earlier one, whose next
-        append raises ProducerFenced; `epoch` sets the epoch instead of claiming the next one. `closes`: the
-        end of its `with` closes the stream. `limits` are those of `ProducerLimits`."""
+        """Return an idempotent producer, which takes over from an earlier one with the same id. The earlier
+        one's next append raises ProducerFenced. `epoch` sets the epoch instead of claiming the next one.
+        `closes`: the end of the `with` block closes the stream. `limits`: see `ProducerLimits`."""
         self._driver().run(self._protocol.known_content_type())
         now = time.time_ns() // 1000
         batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits))
         return Producer(self._driver(), batches, closes=closes)
 
     def request_stop(self) -> None:
-        """Tell the writer to stop, if it watches `stop_requests`; the stream goes on. Takes the right to
-        write the stream `<url>.stop` alone. Raises NotFound if no writer watches."""
+        """Ask a writer that watches `stop_requests` to stop. The stream stays open. The token needs only the
+        right to write the stream `<url>.stop`. Raises NotFound if no writer watches."""
         self._stop_signal().close()
 
     def stop_requests(self) -> StopRequests:
-        """Watch for readers' `request_stop`, in a `with` block around a writer."""
+        """Watch for `request_stop` of readers, in a `with` block around a writer."""
         return StopRequests(self._stop_signal())
 
     def _driver(self) -> BlockingDriver:
@@ -239,7 +238,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
 
 
 class StopRequests:
-    """Watches for readers' `Stream.request_stop`, in a `with` block around a writer, from a thread."""
+    """Watches for `Stream.request_stop` of readers, by a thread, in a `with` block around a writer."""
 
     def __init__(self, signal: Stream) -> None:
         self._signal, self._process = signal, os.getpid()
@@ -251,7 +250,7 @@ class StopRequests:
         return self._requested.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until a stop is requested. Returns whether it is."""
+        """Wait until a reader requests a stop. Return False after a timeout."""
         return self._requested.wait(seconds)
 
     def __enter__(self) -> Self:
@@ -281,14 +280,14 @@ def _values(given: Mapping[str, wire.Value]) -> dict[str, str]:
 
 
 class Producer:
-    """Writes each message once, in order, whatever is lost on the way: made by `Stream.producer`.
+    """Writes each message exactly once and in order, despite lost requests: made by `Stream.producer`.
 
-    Threads of its own send the batches. What makes it fail (another producer has claimed its id, the stream
-    is closed or gone, the retries are used up) is raised by the next `append` and by `flush`. As a context
-    manager it closes the stream at the end of the block; after an exception it only sends what it has.
+    Background threads send the batches. The next `append` or `flush` raises a failure: another producer has
+    claimed the id, the stream is closed or gone, or the retries are used up. The end of a `with` block closes
+    the stream; after an exception it only sends the queued messages.
 
-    A process that ends without closing it sends what it has for up to 5 seconds, and warns of what is left.
-    In a process that was forked from its own it raises RuntimeError."""
+    A process that exits without `close` sends the queued messages for up to 5 seconds, and warns if some are
+    left. A forked process that uses its parent's producer gets RuntimeError."""
 
     def __init__(self, driver: BlockingDriver, batches: Batches, *, closes: bool) -> None:
         self._driver, self._batches, self._closes = driver, batches, closes
@@ -303,7 +302,7 @@ class Producer:
         return self._batches.epoch
 
     def append(self, data: Data) -> None:
-        """Queue one message. Waits while too much is held (`max_held_bytes`)."""
+        """Queue one message. Waits while the queue is full (`max_held_bytes`)."""
         wire.check_process(self._process)
         message = self._batches.encode(data)
         with self._changed:
@@ -313,8 +312,8 @@ class Producer:
                 self._wake_worker()
 
     def flush(self) -> Receipt | None:
-        """Wait until the server has acknowledged every message that was appended before. Returns where the
-        last one is."""
+        """Wait until the server has acknowledged every message appended before. Return the receipt of the
+        last one."""
         wire.check_process(self._process)
         with self._changed:
             self._batches.hurry()
@@ -326,7 +325,7 @@ class Producer:
             return self._batches.result
 
     def close(self, data: Data = None) -> Receipt | None:
-        """Flush and close the stream, with `data` as its last message. A second call returns the same."""
+        """Flush and close the stream, with `data` as its last message. A repeat returns the same receipt."""
         wire.check_process(self._process)
         message = b"" if data is None else self._batches.encode(data)
         try:
@@ -363,7 +362,7 @@ class Producer:
         self._stop()
 
     def finish(self, until: float) -> None:
-        """Send what it has until then, and warn of what is left."""
+        """Send the queued messages until the deadline, and warn if some are left."""
         if self._stopped or self._process != os.getpid():
             return
         with self._changed:
@@ -375,21 +374,21 @@ class Producer:
 
     def _stop(self) -> None:
         if self._process != os.getpid():
-            return  # A thread that is not there may have the lock.
+            return  # A thread of the parent process may hold the lock.
         with self._changed:
             self._stopped = True
             self._batches.detach()
             self._changed.notify_all()
 
     def _wake_worker(self) -> None:
-        """Workers begin when there is work and all others are busy."""
+        """Wake an idle worker, or start a new one if all are busy."""
         if self._idle or self._workers >= self._batches.limits.max_in_flight:
             self._changed.notify_all()
             return
         try:
             threading.Thread(target=self._work, name="tidemark-producer", daemon=True).start()
             self._workers += 1
-        except RuntimeError as error:  # The system has no more threads: one that is there does the work.
+        except RuntimeError as error:  # The system has no more threads: an existing worker goes on.
             if not self._workers:
                 self._batches.fail(error)
 
@@ -399,16 +398,16 @@ class Producer:
                 reply = self._driver.perform(self._batches.request(batch))
                 with self._changed:
                     self._batches.answered(batch, reply, time.monotonic())
-            except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append tells)
+            except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append raises it)
                 with self._changed:
                     self._batches.fail(error)
             with self._changed:
                 self._changed.notify_all()
-            del batch  # This thread may wait for the next one for long.
+            del batch  # Free its memory: the wait for the next batch may be long.
 
     def _next(self) -> ProducerBatch | None:
-        """The next batch, whenever it is ready. None at the end, and where there was none for a while: a
-        thread that waits keeps a producer that nobody has any more."""
+        """Wait for the next batch. None at the end, and after an idle time: a waiting thread would keep an
+        unused producer in memory."""
         with self._changed:
             while not self._stopped:
                 now = time.monotonic()

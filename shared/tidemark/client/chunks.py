@@ -1,4 +1,4 @@
-"""Chunks of data as readers get them: whole characters, and the events that carry them."""
+"""Chunks of data for readers: whole characters, and the parser of server-sent events."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidemark.client.exchange import Effect, Request
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a stream. `offset` is where to read on; `closed`: this is the end, nothing will ever follow.
-    A stream that is deleted and created again has another `incarnation`; only Tidemark tells it. `start` is
-    where a chunk of `history` begins."""
+    """A piece of a stream. `offset` is where the next read begins; `closed` marks the end of a closed stream.
+    A stream that is deleted and created again has another `incarnation` (Tidemark only). `start` is where a
+    chunk of `history` begins."""
 
     data: bytes
     offset: str
@@ -31,7 +31,7 @@ class Chunk:
 
     @property
     def text(self) -> str:
-        """`follow` hands out whole characters, and so does `read` but for the last one at the tail."""
+        """Return the text. `follow` yields whole characters; `read` may split the last one at the tail."""
         return self.data.decode(errors="replace")
 
     @property
@@ -55,7 +55,7 @@ def is_json(content_type: str | None) -> bool:
 
 
 def check_goes_on(request: Request, data: bytes, asked: str, following: str) -> None:
-    """Raises MalformedReply for data behind which a reader would ask for the same data."""
+    """Raises MalformedReply for data whose next offset would make the reader loop."""
     if data and following == asked:
         raise MalformedReply(
             f"{request.what}: {len(data)} bytes at offset {asked}, and {asked} again as the next offset; "
@@ -64,7 +64,7 @@ def check_goes_on(request: Request, data: bytes, asked: str, following: str) -> 
 
 
 def ends_whole(chunk: Chunk) -> bool:
-    """Whether text ends behind a whole character: an append may end inside one."""
+    """Whether text ends behind a whole character: an append may split a character."""
     return not _begun_character(chunk)
 
 
@@ -77,9 +77,8 @@ def _begun_character(chunk: Chunk) -> bytes:
 
 
 def whole_characters(steps: Generator[Effect | Chunk, Any, None]) -> Generator[Effect | Chunk, Any, None]:
-    """The same, but text that ends inside a character is handed out with the next (of Tidemark's, that
-    character alone); at the tail it is left to a later reader. So a later reader can decode from each offset
-    that is handed out."""
+    """Yield the same steps, but hold text that ends inside a character until the next chunk, so that a later
+    reader can decode from each yielded offset. For Tidemark's chunks only the split character is held."""
     held: Chunk | None = None
     result = None
     while True:
@@ -89,7 +88,7 @@ def whole_characters(steps: Generator[Effect | Chunk, Any, None]) -> Generator[E
             break
         if isinstance(effect, Chunk):
             result = None
-            # A proxy may take the tag away that tells it.
+            # A proxy may remove the ETag with the incarnation.
             is_next = held is not None and held.incarnation in {None, effect.incarnation}
             chunk = replace(effect, data=held.data + effect.data) if held and is_next else effect
             held = None if chunk.closed or ends_whole(chunk) else chunk
@@ -106,7 +105,7 @@ def whole_characters(steps: Generator[Effect | Chunk, Any, None]) -> Generator[E
 
 
 class EventParser:
-    """Server-sent events (HTML, 9.2.6) of bytes that are cut anywhere. Only CR, LF and CRLF end a line."""
+    """Parses server-sent events (HTML, 9.2.6) from pieces of bytes. Only CR, LF and CRLF end a line."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
@@ -114,7 +113,7 @@ class EventParser:
         self._name, self._data = "", list[str]()
 
     def feed(self, piece: bytes) -> list[tuple[str, str]]:
-        """The events that end in this piece: their names and their data."""
+        """Return the names and data of the events that end in this piece."""
         if self._after_cr and piece.startswith(b"\n"):
             piece = piece[1:]
             self._after_cr = False
@@ -143,13 +142,13 @@ class EventParser:
 
 
 def tells(chunk: Chunk, before: Chunk) -> bool:
-    """It has data, or what it says of the stream is new."""
+    """Whether the chunk has data or a new state of the stream."""
     news = chunk.closed or chunk.offset != before.offset or chunk.up_to_date != before.up_to_date
     return bool(chunk.data) or news
 
 
 def decode_base64(text: str) -> bytes:
-    """Servers may break the lines (section 5.8)."""
+    """Decode base64, which may have line breaks (section 5.8)."""
     try:
         return b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
     except binascii.Error as wrong:
@@ -157,7 +156,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def joined(pieces: Sequence[bytes], *, json_array: bool) -> bytes:
-    """Several data events before one control event become one chunk, and several JSON arrays one array."""
+    """Join the data events before a control event; JSON arrays become one array."""
     if not json_array:
         return b"".join(pieces)
     if len(pieces) == 1:

@@ -1,6 +1,7 @@
-"""The socket of a server, for all who follow streams of it in one event loop: the driver of `Watches`.
+"""The driver of `Watches`: one WebSocket for all streams that one event loop follows on a server.
 
-It is open while anybody follows. Where none can be opened, those who wait are told so, and it is tried again.
+The socket is open while a reader follows. If it cannot be opened, readers wait by other means, and the driver
+tries again later.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ ASK_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 65_536
 _OPEN_SECONDS: Final = 10.0
 _CLOSE_SECONDS: Final = 1.0
-#: Timers stop while the machine sleeps. A timer that is so late shows that the machine has slept.
+#: Timers stop while the machine sleeps: a timer that is 3 s late shows that the machine has slept.
 _LOOK_SECONDS: Final = 5.0
 _LATE_SECONDS: Final = 3.0
 #: If the server answers no pings, TCP notices a connection that was cut on the way.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
-#: The URL of each origin's socket; None if the origin has none, or one by which nothing comes.
+#: The URL of each origin's socket. None if the origin has no socket, or only a silent one.
 _urls: Final[dict[str, str | None]] = {}
-#: A socket is removed when nobody follows by it, because it holds its event loop.
+#: A socket without readers is removed, because it keeps its event loop in memory.
 _sockets: Final[dict[tuple[asyncio.AbstractEventLoop, str], ClientSocket]] = {}
 
 
 class SocketFollower:
-    """Follows a stream by the socket of its server. Everything happens in one event loop."""
+    """Follows a stream by the socket of its server. Use each follower in one event loop."""
 
     def __init__(self, url: str, ask: Ask, *, insists: bool) -> None:
         self._is_possible = find_spec("websockets") is not None
@@ -59,13 +60,13 @@ class SocketFollower:
         self._joined: tuple[ClientSocket, SocketReader] | None = None
 
     async def wait(self, offset: str, token: str | None) -> Told | None:
-        """None: the watch is to be repeated, with a token of now."""
+        """Wait for news. None: call `wait` again, with a fresh token."""
         if not self._is_possible:
             return False
         if self._joined is None:
             origin = f"{self._url.scheme}://{self._url.netloc.decode()}"
             there = _sockets.setdefault((asyncio.get_running_loop(), origin), ClientSocket(origin))
-            # As it is in the request: with its escapes, and without the query.
+            # The path as in the request: with its escapes, without the query.
             self._joined = there, there.watches.join(self._url.raw_path.partition(b"?")[0].decode())
         there, reader = self._joined
         return await there.wait(reader, offset, token, self._ask)
@@ -86,17 +87,17 @@ class ClientSocket:
         self._slept_seconds = 0.0
 
     def _now(self) -> float:
-        """Leases end although the machine sleeps."""
+        """Return the time, with the time asleep: leases end although the machine sleeps."""
         return monotonic() + self._slept_seconds
 
     async def wait(self, reader: SocketReader, offset: str, token: str | None, ask: Ask) -> Told | None:
         woken: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
 
         def wake(why: Woken) -> None:
-            if not woken.done():  # Whoever waits was cancelled.
+            if not woken.done():  # The waiting task was cancelled.
                 woken.set_result(why)
 
-        self._ask = ask  # Of one who follows now: an earlier one's client may be closed.
+        self._ask = ask  # The client of an earlier follower may be closed.
         self.watches.wait(reader, offset, token, self._now(), wake)
         self._changed.set()
         if self._task is None or self._task.done():
@@ -124,18 +125,18 @@ class ClientSocket:
                     await self._try()
         finally:
             _sockets.pop((asyncio.get_running_loop(), self._origin), None)
-            watches.closed()  # Whoever waits, because the program cancels what it does not know, comes back.
+            watches.closed()  # If a program cancels all tasks, the readers wait anew.
 
     async def _try(self) -> None:
         try:
             await self._connect()
-        except Exception as why:  # noqa: BLE001 - whatever it is, those who wait are not left waiting
+        except Exception as why:  # noqa: BLE001 - after any error the readers must be woken
             log.info("no socket at %s now: %r", self._origin, why)
             self.watches.lost(self._now())
             if self.watches.is_silent:
                 _urls[self._origin] = None
             else:
-                _urls.pop(self._origin, None)  # It may be elsewhere by now.
+                _urls.pop(self._origin, None)  # The socket may have a new URL.
 
     async def _connect(self) -> None:
         from websockets.asyncio.client import connect
@@ -160,7 +161,7 @@ class ClientSocket:
             _keep_alive(opened)
             await self._serve(opened)
             await opened.close()
-        finally:  # The event loop may end before the other side has answered.
+        finally:  # The event loop may end before the server answers the close.
             opened.transport.abort()
 
     async def _serve(self, connection: ClientConnection) -> None:
@@ -171,7 +172,7 @@ class ClientSocket:
             while watches.is_used and not watches.is_broken and not receiving.done():
                 watches.tick(self._now())
                 for frame in watches.frames(self._now()):
-                    async with asyncio.timeout(ANSWER_SECONDS):  # A server may read nothing.
+                    async with asyncio.timeout(ANSWER_SECONDS):  # The server may stop reading.
                         await connection.send(frame)
                 await self._change(watches.next_at() - self._now())
         finally:
@@ -203,8 +204,8 @@ class ClientSocket:
 
 
 def socket_url(answer: httpx.Response) -> str | None:
-    """The URL that `GET /v1/socket` answers. None: there is no socket, or none that a token may be sent to.
-    Raises HTTPStatusError if a later answer may differ."""
+    """Return the URL in the answer of `GET /v1/socket`. None if there is no socket, or if it is not safe to
+    send a token to. Raises HTTPStatusError if a retry may succeed."""
     if answer.status_code == 429 or answer.status_code >= 500:
         answer.raise_for_status()
     try:
@@ -218,14 +219,14 @@ def socket_url(answer: httpx.Response) -> str | None:
 
 
 def bearer_token(client: httpx.Client | httpx.AsyncClient, headers: Mapping[str, str]) -> str | None:
-    """The token of a request with these headers."""
+    """Return the bearer token of a request with these headers."""
     sent = httpx.Headers({**client.headers, **headers})
     kind, _, token = sent.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 
 
 def _keep_alive(connection: ClientConnection) -> None:
-    """Turns TCP keep-alive on, as far as the system has it."""
+    """Turn TCP keep-alive on, as far as the system supports it."""
     opened = connection.transport.get_extra_info("socket")
     with contextlib.suppress(OSError):
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -268,7 +269,7 @@ class _SocketThread:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
-    # Connections that nobody needs any more are being closed.
+    # Some connections are still being closed.
     loop.run_until_complete(_ended(loop))
     loop.close()
 

@@ -1,4 +1,4 @@
-"""The only place, beside the two drivers, that knows httpx."""
+"""The use of httpx that both drivers share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.client.batches import Batches
 from tidemark.client.core import Default, Protocol
 from tidemark.client.exchange import Lost, Request, Retry
 
-#: A value, or what makes one for each request: a token that expires, the id of a trace.
+#: A value, or a function called for each request: a token that expires, the id of a trace.
 Value: TypeAlias = str | Callable[[], str]
 AsyncValue: TypeAlias = Value | Callable[[], Awaitable[str]]
 ClientT = TypeVar("ClientT")
@@ -26,21 +26,21 @@ ValueT = TypeVar("ValueT")
 _T = TypeVar("_T", bound=Callable[..., Any])
 
 _CONNECT_SECONDS: Final = 10.0
-#: Seconds in which an interrupted producer (Ctrl-C, a cancelled task) may still send its messages.
+#: Time to send the queued messages after an interrupted `with` block (Ctrl-C, a cancelled task).
 INTERRUPTED_SECONDS: Final = 2.0
-#: Each follower holds a connection for as long as it follows.
+#: No limit of connections, because each follower holds one.
 CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "headers": {"User-Agent": f"tidemark-python/{__version__}"},
     "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100),
 }
-#: Slowest body that the client accepts, in bytes a second; a poor mobile connection is faster.
+#: The client abandons a slower response body; a poor mobile connection is faster.
 _SLOWEST_BYTES_A_SECOND: Final = 4096
 _MAX_REDIRECTS: Final = 20
-#: With these errors the request was not sent.
+#: Errors before the request is sent.
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
-#: Expiry of a stop signal that its writer did not remove, in seconds.
+#: Lifetime of the stop signal of a writer that crashed.
 SIGNAL_TTL_SECONDS: Final = 24 * 3600
 log: Final = logging.getLogger("tidemark.client")
 
@@ -71,27 +71,26 @@ class StreamAddress(Generic[ClientT, ValueT]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make another stream on the same server."""
+        """Return the arguments for another stream on the same server."""
         kept = {"headers": self._headers, "params": self._params, "client": self._client}
         learned = {"content_type": self.content_type, "default": self._protocol.default}
         return kept | learned | {"retry": self._protocol.retry}
 
     def _stop_signal(self) -> Self:
-        """A request to stop is not the end of the stream. It is built of what the protocol has: the writer
-        makes a second stream, `<url>.stop`, and waits for its end. A reader closes that, and needs no right
-        to write anything else."""
+        """Return the stream `<url>.stop`. The writer creates this second stream and waits for its end. A
+        reader closes it to ask the writer to stop, and needs no right to write the stream itself."""
         parts = urlsplit(self.url)
         url = parts._replace(path=f"{parts.path}.stop").geturl()
         return type(self)(url, **self.options | {"content_type": "text/plain"})
 
     @property
     def content_type(self) -> str | None:
-        """The content type, if it is known yet; `head` asks for it."""
+        """Return the content type if it is known; `head` requests it."""
         return self._protocol.content_type
 
 
 def documented(method: _T, returns: str | None = None) -> _T:
-    """`help` shows what a method returns, and not the steps of its operation."""
+    """Give a method the signature that `help` shows: its result instead of `Steps[…]`."""
     signature = inspect.signature(method)
     result = returns or str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
     vars(method)["__signature__"] = signature.replace(return_annotation=result)
@@ -99,8 +98,7 @@ def documented(method: _T, returns: str | None = None) -> _T:
 
 
 def check_process(process: int, what: str = "producer") -> None:
-    """Raises RuntimeError in a process that was forked from the one it was made in: its threads are not
-    there."""
+    """Raises RuntimeError in a forked process, which does not have the threads of its parent."""
     if process != os.getpid():
         raise RuntimeError(f"this {what} was made before os.fork; make one in the process that uses it")
 
@@ -122,7 +120,7 @@ def request_of(
     headers: Mapping[str, str],
     params: Mapping[str, str],
 ) -> httpx.Request:
-    """`headers` and `params` are the caller's; the URL may have parameters too."""
+    """Return httpx's request, with the caller's `headers` and `params` added."""
     try:
         url = httpx.URL(request.url)
     except httpx.InvalidURL as wrong:
@@ -142,16 +140,17 @@ def request_of(
 
 
 def may_redirect(request: Request) -> range:
-    """One turn for each redirect that may be followed: none for a write, which could end as a GET."""
+    """Return a range of the redirects to follow. A write follows none, because a redirect can turn it into a
+    GET."""
     return range(_MAX_REDIRECTS if request.method in {"GET", "HEAD"} else 0)
 
 
-#: Takes the place of a response's stream, which is in a cycle with the response and thus the request's body.
+#: Replaces a response's stream, to break the reference cycle that keeps the request's body in memory.
 NO_STREAM: Final = httpx.ByteStream(b"")
 
 
 class Body:
-    """The bytes of a reply, which may neither be endless nor come a byte a second."""
+    """The bytes of a reply, with limits of size and time."""
 
     def __init__(self, request: Request) -> None:
         self._request, self._pieces, self._size, self._began = request, list[bytes](), 0, monotonic()
@@ -165,7 +164,7 @@ class Body:
             raise httpx.ReadTimeout(f"only {self._size} bytes came in {seconds:.0f} s")
 
     def of(self, response: httpx.Response) -> httpx.Response:
-        """The response whose body this is."""
+        """Return a response with this body."""
         return httpx.Response(response.status_code, content=bytes(self), request=response.request)
 
     def __bytes__(self) -> bytes:
@@ -173,9 +172,9 @@ class Body:
 
 
 def lost(error: httpx.RequestError) -> Lost:
-    """httpx's errors in this package's words."""
+    """Turn an error of httpx into `Lost`, or a ValueError if the caller made the mistake."""
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
-        # Would fail again, and is the caller's: a header that HTTP does not allow, an unknown scheme.
+        # A retry cannot succeed: the caller gave an invalid header or an unknown scheme.
         raise ValueError(f"the request cannot be sent: {error}") from error  # noqa: TRY004
     reason = f"{type(error).__name__} {error}".strip()
     return Lost(reason, not isinstance(error, _NOT_SENT), isinstance(error, httpx.ReadTimeout))
