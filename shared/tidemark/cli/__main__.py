@@ -1,4 +1,4 @@
-"""`tidemark`: make, write, follow and look at streams, from a terminal."""
+"""`tidemark`: create, write, follow and inspect streams from a terminal."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ _SNAPSHOT_BYTES: Final = 5 * 1024**3
 def main() -> None:
     """Streams on a server, local or deployed. STREAM is a name (chat/42), a path (/agents/run-1) or a URL."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # Its encoding may not have every character.
+        sys.stdout.reconfigure(errors="backslashreplace")  # The encoding of the output may lack characters.
 
 
 @main.command()
-@click.option("--host", help="Where it listens (127.0.0.1, or HOST in the environment).")
-@click.option("--port", help="0 takes any free port (4437, or PORT).")
-@click.option("--data-dir", help="Where streams are kept (.data, or DATA_DIR).")
-@click.option("--in-memory", is_flag=True, help="Keep nothing.")
+@click.option("--host", help="The address to listen on (127.0.0.1, or HOST in the environment).")
+@click.option("--port", help="The port; 0 takes any free port (4437, or PORT).")
+@click.option("--data-dir", help="The folder of the streams (.data, or DATA_DIR).")
+@click.option("--in-memory", is_flag=True, help="Store nothing on disk.")
 def serve(host: str | None, port: str | None, data_dir: str | None, *, in_memory: bool) -> None:
-    """Run a server: one process, and everything in one folder. Ends with Ctrl-C."""
+    """Run a server: one process with all data in one folder. Ctrl-C ends the server."""
     from tidemark.server import serve as server
 
     given = {"HOST": host, "PORT": port, "DATA_DIR": data_dir}
@@ -72,7 +72,7 @@ def serve(host: str | None, port: str | None, data_dir: str | None, *, in_memory
     code = server.main(in_memory=in_memory, environment=environment)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # A webhook that does not answer would hold up the end.
+    os._exit(code)  # Do not wait for a webhook that does not answer.
 
 
 _DATA_DIR: Final = click.option(
@@ -107,8 +107,8 @@ def backup(data_dir: Path, target: Path) -> None:
 @click.option("--table", help="On AWS: a stack's table, in place of a folder.")
 @click.option("--objects", help="The stack's bucket.")
 def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
-    """Read all of a store: rows, streams, snapshots, and say what is damaged or missing. Changes nothing;
-    exits 1 where anything is."""
+    """Check a whole store (rows, streams, snapshots) and report damaged or missing parts. Changes nothing;
+    exits with 1 if a part is damaged or missing."""
     from tidemark.cli.store import NoStore, embedded_stores, stack_stores
     from tidemark.cli.store import verify as faults_of
     from tidemark.engine.sqlite_file import UnusableDatabase
@@ -163,14 +163,14 @@ def ls(server: RemoteServer, prefix: str, bucket: str, *, of_buckets: bool) -> N
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @asks_a_server
 def archive(server: RemoteServer, arguments: tuple[str, ...]) -> None:
-    """Write what streams have into an Iceberg table: see `tidemark archive --help`."""
+    """Write the data of streams into an Iceberg table: see `tidemark archive --help`."""
     if find_spec("pyiceberg") is None:
         raise click.ClickException("pyiceberg is missing: install tidemark-streams[archive]")
     from tidemark.spark.job import archive_here
 
     if not re.search("--table[= ]|--transport[= ]dynamodb", " ".join(arguments)):
         arguments = ("--url", server.url, *arguments)
-        # Not as an argument, which `ps` would show.
+        # Not an argument, which `ps` would show.
         os.environ["TIDEMARK_TOKEN"] = "" if server.withholds_token else server.token
     sys.exit(archive_here(arguments))
 
@@ -179,7 +179,7 @@ def archive(server: RemoteServer, arguments: tuple[str, ...]) -> None:
 @STREAM
 @asks_a_server
 def info(server: RemoteServer, stream: str) -> None:
-    """Show what the server knows of a stream."""
+    """Show the metadata and statistics of a stream."""
     found = server.get("/v1/stats", stream=stream_path(stream))
     show(found, described(found))
 
@@ -187,12 +187,14 @@ def info(server: RemoteServer, stream: str) -> None:
 @main.command()
 @STREAM
 @click.option("--content-type", default="text/plain", show_default=True)
-@click.option("--ttl", type=click.IntRange(1), help="Seconds that it is kept after each read or write.")
-@click.option("--expires-at", help="When it ends, such as 2027-01-01T00:00:00Z.")
-@click.option("--retain-seconds", type=click.IntRange(1), help="It may let go of messages older than this.")
-@click.option("--retain-bytes", type=click.IntRange(1), help="And of all but the last so many bytes.")
+@click.option("--ttl", type=click.IntRange(1), help="Lifetime in seconds after each read or write.")
+@click.option("--expires-at", help="Time of expiry, such as 2027-01-01T00:00:00Z.")
+@click.option("--retain-seconds", type=click.IntRange(1), help="Messages older than this may be removed.")
+@click.option(
+    "--retain-bytes", type=click.IntRange(1), help="Messages before the last N bytes may be removed."
+)
 @click.option("--compact", is_flag=True, help="Keep the last message of each key, of a stream of JSON.")
-@click.option("--compact-key", metavar="POINTER", help="The same, by another key, such as /id.")
+@click.option("--compact-key", metavar="POINTER", help="Like --compact, by another key, such as /id.")
 @asks_a_server
 def create(
     server: RemoteServer,
@@ -203,7 +205,7 @@ def create(
     compact_key: str | None,
     **creation: Any,
 ) -> None:
-    """Create a stream; one that exists with the same configuration is as good."""
+    """Create a stream. No error if it exists with the same configuration."""
     made = server.create(stream, content_type, compact=compact_key or compact, **creation)
     show({"url": made.url, "content_type": made.content_type}, made.url)
 
@@ -212,7 +214,7 @@ def create(
 @STREAM
 @asks_a_server
 def close(server: RemoteServer, stream: str) -> None:
-    """Close a stream for everybody and for good."""
+    """Close a stream for all writers, forever."""
     closed = server.stream(stream).close()
     show({"offset": closed.offset, "closed": closed.closed}, f"closed at {closed.offset}")
 
@@ -221,7 +223,7 @@ def close(server: RemoteServer, stream: str) -> None:
 @STREAM
 @click.option("--missing-ok", is_flag=True, help="No error if there is no such stream.")
 @click.option("--prefix", is_flag=True, help="All streams whose names begin with STREAM; asks first.")
-@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @asks_a_server
 def delete(server: RemoteServer, stream: str, *, missing_ok: bool, prefix: bool, yes: bool) -> None:
     """Delete a stream."""
@@ -252,10 +254,11 @@ def delete_all(server: RemoteServer, path: str, *, yes: bool) -> None:
 @main.command()
 @click.argument("source", shell_complete=complete_stream)
 @click.argument("target", shell_complete=complete_stream)
-@click.option("--at", help="The offset at which the two part (the source's tail).")
+@click.option("--at", help="The offset of the fork (the source's tail).")
 @asks_a_server
 def fork(server: RemoteServer, source: str, target: str, at: str | None) -> None:
-    """Create TARGET with the data of SOURCE, on the same server. From then on each goes its own way."""
+    """Create TARGET with the data of SOURCE, on the same server. Later writes to one do not
+    change the other."""
     server = server.serving(source)
     if server.serving(target).url != server.url:
         raise click.UsageError("SOURCE and TARGET are on two servers: use tidemark cp")
@@ -271,7 +274,7 @@ def snapshot() -> None:
 @snapshot.command()
 @STREAM
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--at", required=True, help="The offset before which everything is in the snapshot.")
+@click.option("--at", required=True, help="The snapshot covers all messages before this offset.")
 @click.option("--content-type", default="application/octet-stream", show_default=True)
 @asks_a_server
 def publish(server: RemoteServer, stream: str, file: BufferedReader, at: str, content_type: str) -> None:

@@ -56,8 +56,8 @@ def checked_start(_: click.Context, __: click.Parameter, start: str) -> str:
 
 
 _FROM: Final = click.option("--from", "start", default="", callback=checked_start, help=f"One of {_STARTS}.")
-_LAST: Final = click.option("--last", "-n", type=click.IntRange(1), help="The last so many messages.")
-_BEFORE: Final = click.option("--before", help="With --last: those before an offset, and nothing behind it.")
+_LAST: Final = click.option("--last", "-n", type=click.IntRange(1), help="The last N messages.")
+_BEFORE: Final = click.option("--before", help="With --last: only messages before this offset.")
 
 
 def _checked_format(_: click.Context, __: click.Parameter, template: str | None) -> str | None:
@@ -70,7 +70,7 @@ _FORMAT: Final = click.option(
     "--format",
     "template",
     callback=_checked_format,
-    help="A line for each message: %o its offset, %e the one behind it, %t its time, %s itself.",
+    help="A line for each message: %o offset, %e next offset, %t time, %s the message.",
 )
 
 
@@ -81,13 +81,13 @@ _FORMAT: Final = click.option(
 @_BEFORE
 @_FORMAT
 @click.option(
-    "--follow/--no-follow", "-f", default=True, help="Wait for what comes, until the stream is closed."
+    "--follow/--no-follow", "-f", default=True, help="Wait for more messages, until the stream is closed."
 )
-@click.option("--wait", is_flag=True, help="Wait for a stream that is not there yet.")
+@click.option("--wait", is_flag=True, help="Wait until the stream exists.")
 @asks_a_server
 def tail(server: RemoteServer, stream: str, **asked: Any) -> None:
-    """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told.
-    With --json, an object for each: its offset, the next one's, its time, and the message."""
+    """Print a stream's messages from the beginning, one JSON message a line. With --json, print an object
+    for each message: its offset, the next offset, its time, and the message."""
     print_messages(server, stream, **asked)
 
 
@@ -177,7 +177,9 @@ def resolve_start(server: RemoteServer, path: str, start: str, last: int | None)
 
 @click.command()
 @STREAM
-@click.option("--create", "content_type", help="Create the stream with this content type if it is not there.")
+@click.option(
+    "--create", "content_type", help="Create the stream with this content type if it does not exist."
+)
 @click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
 @click.argument("file", type=click.File("rb"), default="-")
 @asks_a_server

@@ -40,7 +40,7 @@ class Profile(NamedTuple):
 
 
 def load_profile(name: str | None) -> Profile:
-    """The profile of that name; without a name `default`, or a local server if there is none. Raises
+    """Return the profile of that name; without a name `default`, or a local server if there is none. Raises
     UsageError."""
     known: dict[str, Any] = {}
     file = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "tidemark/config.toml")
@@ -62,14 +62,14 @@ def load_profile(name: str | None) -> Profile:
 
 
 def checked_token(token: str, place: str) -> str:
-    """Raises UsageError if it is empty: a request without a token would pass for one with it."""
+    """Raises UsageError for an empty token, which would silently send requests without a token."""
     if not token.strip():
         raise click.UsageError(f"{place} is empty: it must have a token, or be left out")
     return token
 
 
 def checked_url(url: str, place: str) -> str:
-    """Raises UsageError; `place` says where the URL is from."""
+    """Raises UsageError for a bad URL; `place` names the origin of the URL."""
     if not url.startswith(("http://", "https://")):
         raise click.UsageError(f"{place}: {url!r} is not the URL of a server (https://… or http://…)")
     return url

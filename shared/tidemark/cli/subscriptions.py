@@ -70,7 +70,7 @@ def create(
     lease: float,
     **more: Any,
 ) -> None:
-    """Create a subscription; one that exists with the same configuration is as good."""
+    """Create a subscription. No error if it exists with the same configuration."""
     if (wake_stream is None) == (webhook is None):
         raise click.UsageError("give --wake-stream or --webhook")
     target = {"wake_stream": wake_stream} if wake_stream else {"webhook": {"url": webhook}}
@@ -88,6 +88,6 @@ def create(
 @_ID
 @asks_a_server
 def delete(server: RemoteServer, subscription: str) -> None:
-    """Delete a subscription; one that is not there is as good."""
+    """Delete a subscription. No error if it does not exist."""
     server.ask("DELETE", path_of(subscription))
     show({"deleted": subscription}, f"{subscription} is deleted")

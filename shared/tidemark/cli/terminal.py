@@ -59,7 +59,7 @@ def show_rows(
 
 
 def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Aligned lines."""
+    """Yield aligned lines."""
     remaining, widths = iter(rows), [0] * len(header)
     title: list[Sequence[str]] = [header]
     while page := [[visible(cell) for cell in row] for row in islice(remaining, _ALIGNED_ROWS)]:
@@ -72,7 +72,7 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[st
 
 
 def described(values: Mapping[str, Any]) -> str:
-    """A line for each value. Of a list, each member has a line."""
+    """Return a line for each value, and for each member of a list."""
     lines = []
     for name, value in values.items():
         title, members = name.removesuffix("_ms"), value if isinstance(value, list) and value else [value]
@@ -97,7 +97,7 @@ def instant(ms: int) -> str:
 
 
 def ago(ms: int) -> str:
-    """How long ago that was, in one unit."""
+    """Return the age of a time, in one unit."""
     seconds = max(0.0, time.time() - ms / 1000)
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
@@ -106,7 +106,7 @@ def ago(ms: int) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes, in the unit that leaves up to four digits."""
+    """Return a size in bytes, in the unit that leaves up to four digits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"

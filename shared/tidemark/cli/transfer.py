@@ -38,9 +38,9 @@ _REDRAWN_SECONDS: Final = 0.2
 @click.command()
 @click.argument("source", shell_complete=complete_stream)
 @click.argument("target", shell_complete=complete_stream)
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until the source is closed.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more messages, until the source is closed.")
 @click.option("--final", is_flag=True, help="Copy a file's last line, although it has no end of line yet.")
-@click.option("--content-type", help="Of a new target, if the source is a file (by its name).")
+@click.option("--content-type", help="Type of a new target, if the source is a file (from its name).")
 @click.option("--source-token", help="The source's, if it is on another server (or TIDEMARK_SOURCE_TOKEN).")
 @asks_a_server
 def cp(
@@ -53,8 +53,8 @@ def cp(
     follow: bool,
     final: bool,
 ) -> None:
-    """Copy SOURCE to TARGET: streams, of one server or of two, or a file. Run it again after a break: it
-    goes on behind what the target has. A new stream gets the type and expiry of the source; it is closed if
+    """Copy SOURCE to TARGET: streams, of one server or of two, or a file. After an interruption, run the
+    command again to resume the copy. A new stream gets the type and expiry of the source; it is closed if
     the source is.
 
     A file is written ./name, file:/path or - (standard input or output); it has each JSON message on a line.
