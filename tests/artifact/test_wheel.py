@@ -14,7 +14,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.available import require_registry
-from tests.conformance.servers import ROOT, Server, own_environment, running, tidemark_server
+from tests.conformance.servers import ROOT, Server, running, tidemark_server
 from tidemark.client import Stream
 
 PACKAGE = ROOT / "shared" / "tidemark"
@@ -103,9 +103,10 @@ def test_via_lambda_needs_a_clone_and_is_refused_in_one_line(
 def test_an_extra_has_all_that_its_command_needs(wheel: Path, tmp_path: Path, extra: str) -> None:
     require_registry("pip")
     environment = tmp_path / "fresh"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     named = f"{wheel}[{extra}]" if extra else str(wheel)
-    subprocess.run([environment / "bin" / "pip", "install", "--quiet", named], check=True)
+    there = ["--python", environment / "bin" / "python"]
+    subprocess.run([*PIP, *there, "install", "--quiet", "--no-compile", named], check=True)
     command, end = COMMANDS[extra]
     path = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
     if command.startswith("serve "):
@@ -118,7 +119,7 @@ def test_an_extra_has_all_that_its_command_needs(wheel: Path, tmp_path: Path, ex
         Stream.create(url, content_type="application/json").append(1)
         ran = subprocess.run(
             ["bash", "-euc", command],
-            cwd=tmp_path, env=own_environment() | path | {"TIDEMARK_URL": server.base_url},
+            cwd=tmp_path, env=path | {"HOME": str(tmp_path), "TIDEMARK_URL": server.base_url},
             capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
