@@ -28,7 +28,7 @@ from tests.support import BYTES, append_request, create_request
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.http.app import create_app
-from tidemark.http.backend import one_at_a_time
+from tidemark.http.backend import lambda_backend
 from tidemark.http.lambda_adapter import adapted
 from tidemark.janitor.sweep import sweep
 from tidemark.log import pack_format
@@ -152,7 +152,7 @@ def catch_up(stream: LongStream, libraries: list[str]) -> list[dict[str, Any]]:
     spare_what_is_loaded()
     taken: dict[str, list[float]] = {library: [] for library in libraries}
     for library in libraries * ROUNDS:
-        handler = adapted(create_app(one_at_a_time(stream.process(), Settings())))
+        handler = adapted(create_app(lambda_backend(stream.process(), Settings())))
         stream.calls.clear()
         with inflated_by(library):
             began, offset, received = time.process_time(), "-1", 0

@@ -21,7 +21,7 @@ import orjson
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.http.app import create_app
-from tidemark.http.backend import one_at_a_time
+from tidemark.http.backend import lambda_backend
 from tidemark.http.lambda_adapter import adapted
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.log.records import Batch, StreamRecord
@@ -98,7 +98,7 @@ def read_all(stream: StoredStream) -> tuple[float, int]:
     settings = Settings()
     no_blobs: Any = SimpleNamespace(get_range=None)  # Everything is small.
     stores = Stores(DynamoDBTable(DynamoDB(stream.send), "t"), no_blobs)
-    handler = adapted(create_app(one_at_a_time(stores, settings)))
+    handler = adapted(create_app(lambda_backend(stores, settings)))
     offset, pages, received = "-1", 0, 0
     began = time.process_time()
     while True:

@@ -77,8 +77,8 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
             "--allow-gaps writes what is there, as of a stream that was compacted before it was archived"
         )
     for gap in gaps:
-        job.say(f"{given.stream} is written with a gap {gap}")
-    job.say(f"{messages} messages, {size} bytes of {content_types[0]}")
+        job.report(f"{given.stream} is written with a gap {gap}")
+    job.report(f"{messages} messages, {size} bytes of {content_types[0]}")
     ordered = rows.orderBy("offset", "position").select("value")
     target = {"stream": given.to, "contentType": content_types[0], "createStreams": "true"}
     options = parse_write_options(connection_options(given) | target | {"stagingDir": given.staging})

@@ -10,7 +10,7 @@ from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     from tidemark.http.app import create_data_path
-    from tidemark.http.backend import many_at_once
+    from tidemark.http.backend import threaded_backend
     from tidemark.observability.report import Reporter, Reporting
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
@@ -23,5 +23,5 @@ _settings.authorization.check_not_open()
 #: Storage calls run on threads, although there is one request at a time: heartbeats and a disconnect must not
 #: wait for storage.
 _stores = connect(_settings)
-_served = create_data_path(many_at_once(_stores, _settings), _stores.check_format)
+_served = create_data_path(threaded_backend(_stores, _settings), _stores.check_format)
 app = Reporting(_served, Reporter("live", _settings))

@@ -49,20 +49,20 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     failures = _notifier.notify(messages)
     if _reporter is not None:
         _reporter.report()
-    untold: Exception | None = None
+    unregistered: Exception | None = None
     try:
         if _subscribers is not None:
             _subscribers.notify(messages, _decoded(records, changed_from_record))
-        _registry.tell(written_by(records))
+        _registry.append_changes(written_by(records))
     except Exception as failure:  # noqa: BLE001 - reported for each record
-        untold = failure
+        unregistered = failure
 
     def failure_of(record: Mapping[str, Any]) -> Exception | None:
         try:
             message = message_from_record(record)
         except _UNREADABLE as unreadable:
             return unreadable
-        return (failures.get(message.log_pk) if message else None) or untold
+        return (failures.get(message.log_pk) if message else None) or unregistered
 
     failed = {each["dynamodb"]["SequenceNumber"]: error for each in records if (error := failure_of(each))}
     if failed and len(failed) == len(records):

@@ -24,7 +24,7 @@ with garbage_collection_paused():
 
     from tidemark.aws.clients import make_client
     from tidemark.http.app import create_data_path
-    from tidemark.http.backend import one_at_a_time
+    from tidemark.http.backend import lambda_backend
     from tidemark.http.lambda_adapter import adapted
     from tidemark.log.schema import PLAIN_EPOCH
     from tidemark.observability.invocation import thread_loop
@@ -72,7 +72,7 @@ async def invoke_itself(request: UpstreamRequest) -> None:
         raise RateLimitExceeded(1, "Lambda accepts no more concurrent calls of upstreams") from failure
 
 
-_backend = replace(one_at_a_time(_stores, _settings), start=invoke_itself)
+_backend = replace(lambda_backend(_stores, _settings), start=invoke_itself)
 _app = create_data_path(_backend, partial(_stores.check_format, PLAIN_EPOCH))
 _respond = reporting("proxy", _settings, adapted(_app))
 

@@ -105,7 +105,7 @@ def test_an_extra_has_all_that_its_command_needs(wheel: Path, tmp_path: Path, ex
     environment = tmp_path / "fresh"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     named = f"{wheel}[{extra}]" if extra else str(wheel)
-    there = ["--python", environment / "bin" / "python"]
+    there = ["--python", str(environment / "bin" / "python")]
     subprocess.run([*PIP, *there, "install", "--quiet", "--no-compile", named], check=True)
     command, end = COMMANDS[extra]
     path = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}

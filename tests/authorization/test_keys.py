@@ -27,8 +27,8 @@ from tidemark.http.security.keys import (
     FAILED_SECONDS,
     FRESH_SECONDS,
     LONGEST_PAUSE_SECONDS,
-    MISSING_SECONDS,
     PATIENCE_SECONDS,
+    REFETCH_SECONDS,
     STALE_SECONDS,
     CannotFetch,
     PublicKeys,
@@ -142,7 +142,7 @@ def test_an_unknown_key_id_fetches_the_document_but_not_too_often() -> None:
     tokens.check(as_issued("RS256", "old"))
     new = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     publisher.entries = (public_jwk("RS256", "old"), public_jwk("RS256", "new", new))
-    publisher.now += MISSING_SECONDS
+    publisher.now += REFETCH_SECONDS
     tokens.check(as_issued("RS256", "new", new))
     tokens.check(as_issued("RS256", "old", exp=4_000_000_000))
     assert publisher.fetched == 2
@@ -150,7 +150,7 @@ def test_an_unknown_key_id_fetches_the_document_but_not_too_often() -> None:
         with pytest.raises(Unauthorized, match="not known"):
             tokens.check(as_issued("RS256", f"invented-{number}"))
     assert publisher.fetched == 2
-    publisher.now += MISSING_SECONDS
+    publisher.now += REFETCH_SECONDS
     with pytest.raises(Unauthorized):
         tokens.check(as_issued("RS256", "invented"))
     assert publisher.fetched == 3
@@ -220,7 +220,7 @@ def test_known_keys_check_tokens_while_an_issuer_is_slow() -> None:
 
     keys = PublishedKeys(RefreshingCache(fetch, lambda: publisher.now))
     assert keys.find("RS256", "k1")
-    publisher.now += MISSING_SECONDS
+    publisher.now += REFETCH_SECONDS
     unknown = threading.Thread(target=keys.find, args=("RS256", "k2"), daemon=True)
     known = threading.Thread(target=keys.find, args=("RS256", "k1"), daemon=True)
     try:

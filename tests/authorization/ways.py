@@ -25,7 +25,7 @@ from tests.stack.gateway import Gateway, read_response
 from tests.stack.template import load_template, match_route
 from tests.support import make_world
 from tidemark.http.app import create_app
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 
@@ -122,7 +122,7 @@ class FunctionUrl(Functions):
 @contextmanager
 def local_server(settings: Settings) -> Iterator[Way]:
     with asyncio.Runner() as runner:
-        backend = many_at_once(connect(settings), settings)
+        backend = threaded_backend(connect(settings), settings)
         yield Asgi(create_app(backend), runner)
         runner.run(backend.close())
 

@@ -478,7 +478,7 @@ def test_a_server_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
     async def read_nothing(connection: ServerConnection) -> None:
         await connection.wait_closed()
 
-    async def follow_more_than_the_system_holds(origin: str) -> list[socket.Told | None]:
+    async def follow_more_than_the_system_holds(origin: str) -> list[socket.WaitResult | None]:
         monkeypatch.setitem(socket._urls, origin, origin.replace("http", "ws"))
         follower = partial(SocketFollower, ask=httpx.AsyncClient().get, insists=True)
         waits = [

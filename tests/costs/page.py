@@ -18,7 +18,7 @@ from tests.costs import prices
 from tests.costs.bill import Bill, open_bill
 from tests.support import Process, World, a_key
 from tests.wake.support import Sockets, make_queues
-from tidemark.http.backend import one_at_a_time
+from tidemark.http.backend import lambda_backend
 from tidemark.http.socket import SocketEvents
 from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
@@ -321,7 +321,7 @@ def measure_call(world: World) -> Bill:
             create_bucket(process.stores, bucket)
     bill = open_bill(process)
 
-    backend = one_at_a_time(process.stores, process.settings)
+    backend = lambda_backend(process.stores, process.settings)
 
     async def call(name: str) -> None:
         calls = Calls(backend, backend.append)

@@ -15,7 +15,7 @@ from tests.infra.test_template import ROOT, TEMPLATE
 from tests.stack.dynamodb import item_size
 from tests.support import World
 from tidemark.client.watches import QUIET_SECONDS, SILENT_SECONDS
-from tidemark.http.backend import one_at_a_time
+from tidemark.http.backend import lambda_backend
 from tidemark.protocol.socket import MAX_LEASE_SECONDS
 from tidemark.settings import Settings
 
@@ -100,7 +100,7 @@ def test_headers_are_as_long_as_the_bill_says(world: World) -> None:
     producer = {"Producer-Id": "writer-1", "Producer-Epoch": "0", "Producer-Seq": "0"}
     with asyncio.Runner() as runner:
         settings = Settings(world.table_name, world.bucket_name)
-        door = Door(world.process(), one_at_a_time, runner, settings)
+        door = Door(world.process(), lambda_backend, runner, settings)
         door.put(stream, text)
         appended = header_bytes(door.post(stream, text | producer, b'{"a": 1}'))
         read = header_bytes(door.get(f"{stream}?offset=-1"))

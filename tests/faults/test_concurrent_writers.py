@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from tests.support import JSON, Faults, Process, World, a_key, append_request, before
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.protocol.errors import Busy, OutcomeUnknown
 from tidemark.protocol.messages import render_body
 from tidemark.protocol.stream_key import StreamKey
@@ -55,7 +55,7 @@ def test_appends_that_wait_for_one_tail_share_one_write(world: World, shares: di
     process.create(key, content_type=JSON)
     before(process.dynamodb, writes.append)
     Faults(process.dynamodb, seed=7, **shares)
-    backend = many_at_once(process.stores, Settings())
+    backend = threaded_backend(process.stores, Settings())
     acknowledged: set[tuple[int, int]] = set()
     offsets: list[int] = []
 
@@ -83,7 +83,7 @@ def test_a_refused_append_does_not_fail_the_others_of_its_group(world: World) ->
     """A gap, a duplicate, a wrong type and a close, decided in the order they came."""
     process, key = world.process(), a_key()
     process.create(key)
-    backend = many_at_once(process.stores, Settings())
+    backend = threaded_backend(process.stores, Settings())
     requests = {
         append_request(b"a", claim=("p", 0, 0)): "Outcome",
         append_request(b"A", claim=("p", 0, 0)): "Outcome",

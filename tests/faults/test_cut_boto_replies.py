@@ -156,7 +156,7 @@ def test_a_composition_repeats_calls_whose_reply_has_no_tag(
 def test_a_composition_is_refused_if_the_source_is_not_the_expected_object(
     process: Process, proxy: Proxy, body: bytes, checksum: bool
 ) -> None:
-    """Told by its checksum, or, where S3 names none that this can compute, by its size."""
+    """WaitResult by its checksum, or, where S3 names none that this can compute, by its size."""
 
     def spoil(reply: Reply) -> Sent:
         if reply.operation != "GET":

@@ -19,7 +19,7 @@ from tests.http.test_socket import OpenSocket, handshake
 from tests.support import create_request
 from tidemark.http import socket_session
 from tidemark.http.app import create_app
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.http.socket import create_socket_handler
 from tidemark.http.socket_session import Sockets
 from tidemark.protocol.socket import PATH
@@ -93,7 +93,7 @@ def fuzz(subject: Subject, own: Settings, count: int, first_seed: int) -> Counte
         create(subject.stores, StreamKey(PLAIN_BUCKET, name), create_request())
 
     async def answer(frames: list[str | bytes]) -> None:
-        backend = many_at_once(subject.stores, own)
+        backend = threaded_backend(subject.stores, own)
         async with handshake(Sockets(create_app(backend), backend)) as client:
             await client.next()
             for frame in frames:

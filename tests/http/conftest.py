@@ -12,7 +12,7 @@ import pytest
 
 from tests.http.asgi import Door
 from tests.support import Clock, World
-from tidemark.http.backend import many_at_once, one_at_a_time
+from tidemark.http.backend import lambda_backend, threaded_backend
 from tidemark.log.read import read_page
 from tidemark.service.read import SMALL
 from tidemark.settings import Settings
@@ -21,7 +21,9 @@ from tidemark.wake.queue import WakeByQueue
 _serial = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=[many_at_once, one_at_a_time], ids=["many at once", "one at a time"])
+@pytest.fixture(
+    scope="module", params=[threaded_backend, lambda_backend], ids=["many at once", "one at a time"]
+)
 def door(request: pytest.FixtureRequest, world: World) -> Iterator[Door]:
     """Its clock stands still until a test moves it. It does not wait unless it is told to."""
     settings = Settings(world.table_name, world.bucket_name, long_poll_seconds=0, sse_seconds=0)
@@ -36,7 +38,7 @@ def server(world: World) -> Iterator[Door]:
     """The way that wakes its own readers: for whatever waits. It waits as long as it takes."""
     settings = Settings(world.table_name, world.bucket_name, long_poll_seconds=600, sse_seconds=600)
     with asyncio.Runner() as runner:
-        door = Door(world.process(), many_at_once, runner, settings)
+        door = Door(world.process(), threaded_backend, runner, settings)
         yield door
         door.close()
 

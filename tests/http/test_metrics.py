@@ -14,7 +14,7 @@ from tests.stack.engines import LocalServices
 from tests.support import MonotonicClock
 from tidemark.http import metrics
 from tidemark.http.app import create_app
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.http.metrics import StreamTraffic, Traffic
 from tidemark.observability.metrics import OVERTAKEN, PROCESS, Meter
 from tidemark.protocol.stream_key import StreamKey
@@ -102,7 +102,7 @@ def environment(services: LocalServices) -> Iterator[None]:
 def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(environment: None) -> None:
     settings = Settings.from_environment(os.environ | {"LONG_POLL_SECONDS": "0", "SSE_SECONDS": "0"})
     with asyncio.Runner() as runner:
-        backend = many_at_once(connect(settings), settings)
+        backend = threaded_backend(connect(settings), settings)
         server = Asgi(create_app(backend, with_metrics=True), runner)
         path = "/v1/stream/traffic/counted"
         server("PUT", path, TEXT, b"a body")

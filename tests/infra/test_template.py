@@ -25,7 +25,7 @@ from tidemark.settings import Settings
 from tidemark.subscriptions.fairness import SLOW_SLOTS
 from tidemark.subscriptions.notices import changed_from_record
 from tidemark.subscriptions.records import subscription_key
-from tidemark.wake.notifier import SOCKETS_MS, TELLING_SECONDS, message_from_record
+from tidemark.wake.notifier import SOCKET_SEND_SECONDS, SOCKETS_MS, message_from_record
 
 ROOT = Path(__file__).parents[2]
 EVENTS = sorted((ROOT / "events").glob("*.json"))
@@ -192,7 +192,7 @@ def test_nothing_waits_for_longer_than_what_is_in_front_of_it() -> None:
     assert rounds["Properties"]["Schedule"] == "rate(5 minutes)"
     assert functions["PackerFunction"]["Timeout"] < 5 * 60, "one round at a time"
     # The last post may take as long, and so may cutting off its connection.
-    one_call = _CONNECT_SECONDS + TELLING_SECONDS
+    one_call = _CONNECT_SECONDS + SOCKET_SEND_SECONDS
     assert SOCKETS_MS / 1000 + 2 * one_call + 5 <= functions["NotifierFunction"]["Timeout"]
     live = ORIGINS["live"]
     waited_for = [

@@ -12,7 +12,7 @@ from tests.http.conftest import path  # noqa: F401 - a fixture
 from tests.lambdas.functions import Functions
 from tests.support import World
 from tidemark.aws.clock import CLOCK
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.settings import Settings
 
 
@@ -39,6 +39,6 @@ def door(world: World) -> Iterator[Door]:
     """The server's application, over the same table."""
     settings = Settings(world.table_name, world.bucket_name, long_poll_seconds=0, sse_seconds=0)
     with asyncio.Runner() as runner:
-        door = Door(world.process(clock=CLOCK.now_ms), many_at_once, runner, settings)
+        door = Door(world.process(clock=CLOCK.now_ms), threaded_backend, runner, settings)
         yield door
         door.close()

@@ -132,13 +132,13 @@ KB = 1024
     ],
 )
 def test_an_append_that_crosses_a_multiple_of_256_kb_schedules(start: int, end: int, due: bool) -> None:
-    assert PACKING.is_due(start, Tail(end)) == due
+    assert PACKING.crosses_a_mark(start, Tail(end)) == due
 
 
 def test_closing_schedules_where_a_pack_can_pay() -> None:
     """A batch has a byte at least, and a pack takes 64 batches."""
-    assert PACKING.is_due(64, Tail(64, closed=True))
-    assert not PACKING.is_due(63, Tail(63, closed=True))
+    assert PACKING.crosses_a_mark(64, Tail(64, closed=True))
+    assert not PACKING.crosses_a_mark(63, Tail(63, closed=True))
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,6 @@ def test_the_next_look_is_after_twice_the_time() -> None:
 
 def test_zero_packs_any_two_batches_at_once() -> None:
     packing = Packing.after_seconds(0)
-    assert packing.is_due(0, Tail(1))
+    assert packing.crosses_a_mark(0, Tail(1))
     assert packing.pays(2, 2)
     assert packing.has_waited(7, 7)

@@ -129,7 +129,7 @@ an upload is removed that is published while the janitor looks at it
     not is_used and claim_entry(stores.table, due) => not is_used
 what a try may have written is forgotten with the next one, and written twice
     client.batches:Batches.answered caught by client/test_batches.py
-    batch.may_be_written |= not not_carried_out(reply) => batch.may_be_written = not not_carried_out(reply)
+    batch.may_be_written |= => batch.may_be_written =
 a lapsed watch is removed though it was renewed meanwhile
     log.waiters:remove_lapsed caught by wake/test_interleavings_of_sockets.py
     table.delete(schema.waiter_key(waiter), tables.equals(schema.UNTIL_MS, waiter.until_ms))

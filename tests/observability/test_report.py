@@ -18,7 +18,7 @@ from tests.support import refusal
 from tests.waiting import eventually
 from tidemark.aws.http import BlockingHttp
 from tidemark.http.app import create_app
-from tidemark.http.backend import Backend, many_at_once
+from tidemark.http.backend import Backend, threaded_backend
 from tidemark.http.metrics import render
 from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Distribution, Meter
 from tidemark.observability.report import REPORT_SECONDS, Reporter, reporting, spread
@@ -43,7 +43,7 @@ def way(request: pytest.FixtureRequest, environment: None) -> Iterator[Way]:
 @pytest.fixture
 def backend(environment: None) -> Backend:
     settings = Settings.from_environment(os.environ | {"LONG_POLL_SECONDS": "600"})
-    return many_at_once(connect(settings), settings)
+    return threaded_backend(connect(settings), settings)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_the_numbers_of_a_server_require_a_token_with_read_everywhere(environmen
     variables = os.environ | {"ALLOW_ANONYMOUS": "", "AUTH_SECRET": SECRET}
     settings = Settings.from_environment(variables)
     with asyncio.Runner() as runner:
-        backend = many_at_once(connect(settings), settings)
+        backend = threaded_backend(connect(settings), settings)
         server = Asgi(create_app(backend, with_metrics=True), runner)
         for method in ("GET", "HEAD"):
             assert server(method, path).status == 401

@@ -160,7 +160,7 @@ def test_batches_are_copied_before_streams_and_these_before_the_janitors_entries
     fill(old.process())
     copy = copy_of(old, new)
     waits: list[object] = []
-    copy._dynamodb.sleep = copy.say = waits.append
+    copy._dynamodb.sleep = copy.report = waits.append
     written = kinds_written(copy)
     assert copy.run() == len(written)
     assert waits == []
@@ -208,7 +208,7 @@ Send = Callable[[str, bytes], tuple[int, bytes]]
 def left_over(send: Send) -> Send:
     """DynamoDB takes one item of each call."""
 
-    def one_at_a_time(operation: str, body: bytes) -> tuple[int, bytes]:
+    def lambda_backend(operation: str, body: bytes) -> tuple[int, bytes]:
         if operation != "BatchWriteItem":
             return send(operation, body)
         [(table, requests)] = orjson.loads(body)["RequestItems"].items()
@@ -216,7 +216,7 @@ def left_over(send: Send) -> Send:
         rest = {table: requests[1:]} if requests[1:] else {}
         return 200, orjson.dumps({"UnprocessedItems": rest})
 
-    return one_at_a_time
+    return lambda_backend
 
 
 def throttled(send: Send) -> Send:
@@ -365,7 +365,7 @@ def test_a_late_copy_of_a_write_comes_before_the_janitor_does(old: World, new: W
 
     copy._dynamodb.send, copy._dynamodb.sleep = unanswered_once, sleep
     told: list[str] = []
-    copy.say = told.append
+    copy.report = told.append
     copy.run()
     assert [text.rpartition(" in ")[2] for text in told] == ["15 minutes"]
     assert pack_with(process) == 1
@@ -378,7 +378,7 @@ def test_a_call_that_is_sent_again_for_long_is_told(old: World, new: World) -> N
     process.dynamodb.sleep = lambda _: None
     copy = Copy(process.dynamodb, old.table_name, new.table_name)
     told: list[str] = []
-    copy.say = told.append
+    copy.report = told.append
     answer, refusals = process.dynamodb.send, iter(range(12))
     process.dynamodb.send = lambda *call: (
         answer(*call) if next(refusals, None) is None else refusal("ProvisionedThroughputExceededException")

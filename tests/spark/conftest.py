@@ -146,11 +146,13 @@ def name() -> str:
 def server(world: World) -> Iterator[Any]:
     from tests.spark.serving import ThreadedServer
     from tidemark.http.app import create_app
-    from tidemark.http.backend import many_at_once
+    from tidemark.http.backend import threaded_backend
     from tidemark.service.stores import connect
 
     settings = Settings(table_name=world.table_name, bucket_name=world.bucket_name)
-    with ThreadedServer(create_app(many_at_once(connect(settings), settings), with_metrics=True)) as running:
+    with ThreadedServer(
+        create_app(threaded_backend(connect(settings), settings), with_metrics=True)
+    ) as running:
         yield running
 
 

@@ -73,11 +73,11 @@ def stage(directory: str, rows: int, streams: int) -> None:
     )
     manifest = Manifest("", write.stage((names, some) for some in values).runs)
     assert manifest.rows == rows
-    taken, one_at_a_time = [0], threading.Lock()
+    taken, lambda_backend = [0], threading.Lock()
 
     def append(_publication: Publication, bodies: Iterator[bytes]) -> None:
         for body in bodies:
-            with one_at_a_time:
+            with lambda_backend:
                 taken[0] += bool(body)
 
     nobody: Any = SimpleNamespace(append=append)

@@ -14,7 +14,7 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import Streams, plan_here, values_of
 from tests.support import JSON
 from tidemark.http.app import create_app
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.service.stores import connect
 from tidemark.settings import AuthorizationSettings, Settings
 from tidemark.spark.failures import Exit, explain_failure
@@ -36,7 +36,7 @@ def guarded(streams: Streams) -> Iterator[dict[str, str]]:
         authorization=AuthorizationSettings(secret=SECRET),
     )
     streams.fill(b"1", content_type=JSON)
-    with ThreadedServer(create_app(many_at_once(connect(settings), settings))) as server:
+    with ThreadedServer(create_app(threaded_backend(connect(settings), settings))) as server:
         yield {"url": server.url}
 
 

@@ -25,7 +25,7 @@ from tests.stack.websocket_api import MOST_AT_ONCE, Connections, ManagementServe
 from tests.waiting import PATIENCE_SECONDS, eventually, on_a_loop, until
 from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
 from tidemark.server import Message
-from tidemark.wake.notifier import TELLING_SECONDS, SocketApi, SocketGone
+from tidemark.wake.notifier import SOCKET_SEND_SECONDS, SocketApi, SocketGone
 
 ECHO = """
 import json
@@ -267,7 +267,7 @@ async def test_a_client_that_does_not_read_is_cut_off_by_the_function(make_api: 
     api = make_api()
     with ManagementServer(api._connections) as server:
         service = Service("execute-api", "us-east-1", server.environment["SOCKET_ENDPOINT"], lambda: LOCAL)
-        sockets = SocketApi(BlockingHttp(service, TELLING_SECONDS), "")
+        sockets = SocketApi(BlockingHttp(service, SOCKET_SEND_SECONDS), "")
         async with connected(api) as client:
             connection_id = await client.connection_id()
             client.reads = False

@@ -10,7 +10,7 @@ import pytest
 from tests.support import Process, World
 from tests.wake.scene import Scene
 from tidemark.aws.clock import CLOCK
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.wake import queue
 
 
@@ -31,7 +31,7 @@ def make_scene(world: World) -> Iterator[Callable[..., Scene]]:
     """Each with a reading process of its own, which leaves no queue when it ends."""
     scenes: list[Scene] = []
 
-    def make(way: Any = many_at_once, **settings: Any) -> Scene:
+    def make(way: Any = threaded_backend, **settings: Any) -> Scene:
         scenes.append(Scene(world, way, **settings))
         return scenes[-1]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tests.http.test_socket import OpenSocket, handshake, tail
 from tests.waiting import on_a_loop
 from tests.wake.scene import WAITS_LONG, MakeScene, Scene, SilentQueues
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.http.socket_session import Sockets
 from tidemark.protocol.socket import PATH
 
@@ -29,7 +29,7 @@ async def watching(scene: Scene) -> AsyncIterator[OpenSocket]:
 
 @on_a_loop
 async def test_an_append_of_another_process_wakes_a_socket_by_the_trigger(make_scene: MakeScene) -> None:
-    scene = make_scene(many_at_once, receive_seconds=20, settings=SETTINGS)
+    scene = make_scene(threaded_backend, receive_seconds=20, settings=SETTINGS)
     async with watching(scene) as client:
         assert scene.reader.calls.taken() == {"GetItem": 1, "PutItem": 1, "Query": 1}
         await scene.append(b"news")
@@ -41,7 +41,7 @@ async def test_an_append_of_another_process_wakes_a_socket_by_the_trigger(make_s
 @on_a_loop
 async def test_without_a_trigger_a_socket_is_told_after_one_receive(make_scene: MakeScene) -> None:
     """Whatever has happened to the wake message: after a receive that ends empty, the tail is looked at."""
-    scene = make_scene(many_at_once, settings=SETTINGS)
+    scene = make_scene(threaded_backend, settings=SETTINGS)
     async with watching(scene) as client:
         await scene.append(b"news")
         assert await client.told() == [tail(scene.path, 4)]
@@ -49,7 +49,7 @@ async def test_without_a_trigger_a_socket_is_told_after_one_receive(make_scene: 
 
 @on_a_loop
 async def test_while_a_socket_watches_nothing_no_receive_is_made(make_scene: MakeScene) -> None:
-    scene = make_scene(many_at_once, settings=SETTINGS)
+    scene = make_scene(threaded_backend, settings=SETTINGS)
     async with watching(scene) as client:
         await client.say(unwatch=[scene.path])
         assert await client.told() == []
@@ -58,7 +58,7 @@ async def test_while_a_socket_watches_nothing_no_receive_is_made(make_scene: Mak
 
 @on_a_loop
 async def test_where_no_receive_ends_a_socket_looks_by_itself(make_scene: MakeScene) -> None:
-    scene = make_scene(many_at_once, settings=SETTINGS, make_queues=SilentQueues, receive_seconds=-3)
+    scene = make_scene(threaded_backend, settings=SETTINGS, make_queues=SilentQueues, receive_seconds=-3)
     async with watching(scene) as client:
         for offset in (4, 8):
             await scene.append(b"news")

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 from tests.wake.scene import MakeScene, Scene
 from tests.wake.support import ROOT, pumping
 from tidemark.http import live
-from tidemark.http.backend import one_at_a_time
+from tidemark.http.backend import lambda_backend
 from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def append(scene: Scene, body: bytes, **asked: Any) -> None:
 
 def test_environments_share_a_hub(make_scene: MakeScene) -> None:
     """One queue and one registration for ten waiting requests; the trigger wakes each on its own loop."""
-    scene = make_scene(one_at_a_time, receive_seconds=20)
+    scene = make_scene(lambda_backend, receive_seconds=20)
     with pumping(scene.world, scene.prefix):
         environments = [Environment(scene, "long-poll") for _ in range(10)]
         until(lambda: len(scene.wake.hub._waiting) == len(environments))
@@ -78,7 +78,7 @@ def test_environments_share_a_hub(make_scene: MakeScene) -> None:
 
 def test_an_environment_serves_one_request_after_another(make_scene: MakeScene) -> None:
     """A request leaves nothing on the loop that disturbs the next one."""
-    scene = make_scene(one_at_a_time, settings=Settings(long_poll_seconds=0.3, sse_buffered_seconds=0.3))
+    scene = make_scene(lambda_backend, settings=Settings(long_poll_seconds=0.3, sse_buffered_seconds=0.3))
     environment = Environment(scene, *["long-poll", "sse"] * 4)
     assert [answer["statusCode"] for answer in environment.answers()] == [204, 200] * 4
     assert scene.wake.hub.following == 0
@@ -95,7 +95,7 @@ def test_a_buffered_event_stream_does_not_end_at_once(
     """The official npm client takes three responses within a second for those of a broken proxy, and stops
     without an error. So a response that is complete at once waits, and includes what is appended meanwhile if
     it fits."""
-    scene = make_scene(one_at_a_time, settings=Settings(sse_buffered_seconds=20))
+    scene = make_scene(lambda_backend, settings=Settings(sse_buffered_seconds=20))
     append(scene, b"old")
     slept: list[float] = []
 
@@ -118,7 +118,7 @@ def test_a_buffered_event_stream_of_a_closed_stream_ends_at_once(
 ) -> None:
     """No more data can come, and the client does not come back."""
     monkeypatch.setattr(live, "GATHERING_SECONDS", 10 * PATIENCE_SECONDS)
-    scene = make_scene(one_at_a_time)
+    scene = make_scene(lambda_backend)
     append(scene, b"old", close=True)
     [answer] = Environment(scene, "sse").answers()
     assert '"streamClosed":true' in answer["body"]
@@ -130,7 +130,7 @@ def test_a_buffered_event_stream_waits_for_the_other_half_of_a_character_or_a_li
 ) -> None:
     """A response without data would make its client come back at once, for as long as nobody writes."""
     monkeypatch.setattr(live, "GATHERING_SECONDS", 0)
-    scene = make_scene(one_at_a_time)
+    scene = make_scene(lambda_backend)
     append(scene, whole.encode()[:1])
     environment = Environment(scene, "sse")
     until(lambda: bool(scene.queues.begun and scene.wake.hub._waiting))

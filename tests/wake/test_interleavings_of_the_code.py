@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE_SECONDS
 from tests.wake.support import make_prefix, shared_sqs
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, Queues
-from tidemark.http.backend import one_at_a_time
+from tidemark.http.backend import lambda_backend
 from tidemark.log.schema import log_pk
 from tidemark.service.read import Reading
 from tidemark.service.stores import Stores
@@ -123,7 +123,7 @@ def read_and_append(world: World, order: str, receive_seconds: int) -> int:
     turns.take(trigger.dynamodb, "T")
     wake = WakeByQueue(reader.stores.table, queues, world.clock, receive_seconds)
     wake._receiver.queue()
-    backend = one_at_a_time(reader.stores, Settings(), wake)
+    backend = lambda_backend(reader.stores, Settings(), wake)
     got: list[bytes] = []
 
     def read() -> None:

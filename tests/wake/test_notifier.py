@@ -42,7 +42,7 @@ class Notified:
         # There is no registry of streams, and that is remembered: looked at once, here.
         registry: StreamRegistry = self.handler.__globals__["_registry"]
         registry.remember_ms = math.inf
-        registry.tell(Written(batches={"log/v1/a#before": 0}))
+        registry.append_changes(Written(batches={"log/v1/a#before": 0}))
         self.handler.__globals__["_stores"].check_format()  # Once in the life of a process.
         before(table_of(self).dynamodb, self.calls.append)
         client = self.notifier._queues._client

@@ -82,16 +82,16 @@ class Scene:
         """The registry's messages."""
         return list(json.loads(b"[" + self.process.read_all(REGISTRY).rstrip(b",") + b"]"))
 
-    def tell(self) -> list[Any]:
+    def changes(self) -> list[Any]:
         """Hand over all records at once; the messages that this made."""
         before = len(self.told())
-        self.registry.tell(written_by(self.records()))
+        self.registry.append_changes(written_by(self.records()))
         return self.told()[before:]
 
     def cost_of_telling(self) -> dict[str, int]:
         written = written_by(self.records())
         self.notifier.calls.taken()
-        self.registry.tell(written)
+        self.registry.append_changes(written)
         return self.notifier.calls.taken()
 
 
@@ -106,7 +106,7 @@ def scene(services: LocalServices) -> Iterator[Scene]:
 def kept(scene: Scene) -> Scene:
     """With a registry from the beginning."""
     scene.open_registry()
-    assert scene.tell() == []
+    assert scene.changes() == []
     return scene
 
 
@@ -140,19 +140,19 @@ def test_a_creation_a_closing_and_a_deletion_are_told_as_upstream_tells_them(kep
     named = {"type": "stream", "key": "chat/%C3%A9%201"}
     value = {"path": named["key"], "contentType": "text/plain; charset=utf-8", "createdAt": kept.clock()}
     second = "2027-01-15T08:00:00"
-    [event] = kept.tell()
+    [event] = kept.changes()
     assert event == named | {
         "value": value,
         "headers": {"operation": "insert", "timestamp": f"{second}.002Z"},
     }
     kept.append("chat/é 1", close=True)
-    [event] = kept.tell()
+    [event] = kept.changes()
     assert event == named | {
         "value": value | {"closed": True},
         "headers": {"operation": "update", "timestamp": f"{second}.003Z"},
     }
     kept.delete("chat/é 1")
-    [event] = kept.tell()
+    [event] = kept.changes()
     assert event == named | {
         "headers": {"operation": "delete", "timestamp": f"{second}.004Z", "reason": "deleted"}
     }
@@ -163,32 +163,32 @@ def test_an_expired_stream_is_told_when_the_janitor_ends_it_or_another_takes_its
     kept: Scene, by_janitor: bool
 ) -> None:
     kept.create("short", expiry=Expiry(ttl_seconds=10))
-    kept.tell()
+    kept.changes()
     kept.clock.advance(60_000)
     if by_janitor:
         sweep(kept.process.stores)
     else:
         kept.create("short")
-    reasons = [(event["headers"]["operation"], event["headers"].get("reason")) for event in kept.tell()]
+    reasons = [(event["headers"]["operation"], event["headers"].get("reason")) for event in kept.changes()]
     assert reasons == [("delete", "expired")] if by_janitor else [("delete", "replaced"), ("insert", None)]
 
 
 def test_a_deleted_stream_that_its_forks_keep_is_not_listed(kept: Scene) -> None:
     kept.create("source", body=b"x")
-    kept.tell()
+    kept.changes()
     kept.process.fork(key("fork"), key("source"))
     kept.delete("source")
-    kept.tell()
+    kept.changes()
     assert listed(kept.told()).keys() == {"fork"}
     kept.delete("fork")
     sweep(kept.process.stores)
-    kept.tell()
+    kept.changes()
     assert listed(kept.told()) == {}
 
 
 def test_appends_renewals_and_streams_of_a_bucket_tell_nothing(kept: Scene) -> None:
     kept.create("busy", expiry=Expiry(ttl_seconds=10))
-    kept.tell()
+    kept.changes()
     for _ in range(5):
         kept.clock.advance(5_000)
         kept.append("busy", b"x")
@@ -197,17 +197,17 @@ def test_appends_renewals_and_streams_of_a_bucket_tell_nothing(kept: Scene) -> N
     run = StreamKey("agents", "run")
     kept.process.create(run, body=b"x", closed=True)
     delete(kept.process.stores, run)
-    assert kept.tell() == []
+    assert kept.changes() == []
 
 
 def test_the_registry_never_registers_itself(kept: Scene) -> None:
     kept.create("a")
-    kept.tell()
-    assert said(kept.tell()) == [], "its own batches are no news"
+    kept.changes()
+    assert said(kept.changes()) == [], "its own batches are no news"
     kept.delete(REGISTRY.stream_id)
-    kept.registry.tell(written_by(kept.records()))
+    kept.registry.append_changes(written_by(kept.records()))
     kept.open_registry()
-    kept.registry.tell(written_by(kept.records()))
+    kept.registry.append_changes(written_by(kept.records()))
     assert said(kept.told()) == [("insert", "a")]
 
 
@@ -218,10 +218,10 @@ def test_streams_that_are_older_than_the_registry_are_listed_when_it_is_created(
     scene.delete(names[0])
     scene.open_registry()
     records = scene.records()
-    scene.registry.tell(written_by(records))
+    scene.registry.append_changes(written_by(records))
     assert sorted(listed(scene.told())) == names[1:]
     count = len(scene.told())
-    scene.registry.tell(written_by(records))
+    scene.registry.append_changes(written_by(records))
     assert len(scene.told()) == count, "what is repeated writes nothing twice"
 
 
@@ -232,7 +232,7 @@ def test_a_registry_that_is_closed_or_of_another_type_holds_up_nothing(
     found = parse_content_type(content_type)
     scene.create(REGISTRY.stream_id, content_type=found, closed=found.is_json)
     scene.create("a")
-    scene.registry.tell(written_by(scene.records()))
+    scene.registry.append_changes(written_by(scene.records()))
     assert scene.process.read_all(REGISTRY) == b""
     assert "the registry refused" in caplog.text
 
@@ -259,10 +259,10 @@ def test_whoever_is_overtaken_between_looking_and_telling_brings_nothing_back(ke
     class Slow(StreamRegistry):
         def _append(self, *arguments: Any) -> None:
             kept.delete("gone")
-            kept.registry.tell(written_by(kept.records()))
+            kept.registry.append_changes(written_by(kept.records()))
             super()._append(*arguments)
 
-    Slow(kept.notifier.stores).tell(written_by(records))
+    Slow(kept.notifier.stores).append_changes(written_by(records))
     assert listed(kept.told()) == {}
 
 
@@ -321,7 +321,7 @@ def test_in_the_end_the_registry_lists_what_is_there_whatever_becomes_of_the_rec
 
 def delivered(registry: StreamRegistry, records: Sequence[Record]) -> bool:
     try:
-        registry.tell(written_by(records))
+        registry.append_changes(written_by(records))
     except (Busy, OutcomeUnknown):
         return False
     return True
@@ -331,7 +331,7 @@ def test_what_a_creation_and_an_append_cost_where_there_is_a_registry(kept: Scen
     """docs/registry.md and docs/costs.md name these calls."""
     for number in range(20):
         kept.create(f"before/{number}")
-        kept.tell()
+        kept.changes()
     kept.create("a")
     # Is there a registry, the stream, the registry and its tail, the producer twice; the event.
     assert kept.cost_of_telling() == {"GetItem": 5, "Query": 1, "TransactWriteItems": 1}

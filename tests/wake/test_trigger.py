@@ -18,14 +18,14 @@ from tests.waiting import eventually, on_a_loop
 from tests.wake.scene import MakeScene, Scene, SilentQueues, has, whole
 from tests.wake.support import pumping, request, shared_sqs
 from tidemark.aws.sqs import Queues
-from tidemark.http.backend import many_at_once, one_at_a_time
+from tidemark.http.backend import lambda_backend, threaded_backend
 from tidemark.protocol.errors import Busy
 from tidemark.service.delete import delete
 from tidemark.wake.notifier import ORPHAN_MS, sweep_queues
 
 pytestmark = pytest.mark.slow
 
-BOTH_WAYS = pytest.mark.parametrize("way", [many_at_once, one_at_a_time], ids=lambda way: way.__name__)
+BOTH_WAYS = pytest.mark.parametrize("way", [threaded_backend, lambda_backend], ids=lambda way: way.__name__)
 BOTH_KINDS = pytest.mark.parametrize("live", ["long-poll", "sse"])
 
 READERS = 500
@@ -119,7 +119,7 @@ async def sweep_queue(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     ("serve", "live", "remove"),
-    [(many_at_once, "sse", sweep_queue), (one_at_a_time, "long-poll", lose_queue)],
+    [(threaded_backend, "sse", sweep_queue), (lambda_backend, "long-poll", lose_queue)],
 )
 @on_a_loop
 async def test_a_reader_whose_queue_is_removed_gets_another_one_and_every_message(

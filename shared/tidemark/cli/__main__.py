@@ -28,8 +28,8 @@ from tidemark.cli.commands import (
     asks_a_server,
     complete_stream,
     listing_of,
-    says_which_server,
     stream_path,
+    with_server_options,
 )
 from tidemark.cli.completion import SHELLS
 from tidemark.cli.messages import append, cat, tail
@@ -49,7 +49,7 @@ _SNAPSHOT_BYTES: Final = 5 * 1024**3
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
-@says_which_server
+@with_server_options
 @PRINTS_JSON
 @click.version_option(__version__)
 def main() -> None:
@@ -244,8 +244,8 @@ def delete_all(server: RemoteServer, path: str, *, yes: bool) -> None:
     listing, prefix, before = listing_of(unquote(path).removeprefix(STREAM_ROOT))
     names = [each["stream_id"] for each in server.pages(listing, "streams", prefix=prefix)]
     if names and not yes:
-        said = f"Delete {len(names)} streams, {visible(names[0])} to {visible(names[-1])}?"
-        click.confirm(said, abort=True, err=True)
+        question = f"Delete {len(names)} streams, {visible(names[0])} to {visible(names[-1])}?"
+        click.confirm(question, abort=True, err=True)
     for name in names:
         server.stream((before or STREAM_ROOT) + quote(name)).delete(missing_ok=True)
     show({"deleted": len(names)}, f"{len(names)} streams are deleted")
@@ -301,8 +301,8 @@ def get(server: RemoteServer, stream: str, at: str | None) -> None:
     reply: Reply = server.ask("GET", path, max_bytes=_SNAPSHOT_BYTES)
     if as_json():
         found = server.stream(stream).head().headers.get("stream-snapshot-offset")
-        told = {"offset": at or found, "content_type": reply.headers.get("content-type")}
-        show({**told, "bytes": len(reply.body)}, "")
+        described = {"offset": at or found, "content_type": reply.headers.get("content-type")}
+        show({**described, "bytes": len(reply.body)}, "")
         return
     out = sys.stdout.buffer
     out.write(visible_bytes(reply.body) if out.isatty() else reply.body)

@@ -35,7 +35,7 @@ EXIT_CODES: Final = (
 PATIENCE: Final = Retry(max_retries=6)
 _COMPLETION_SECONDS: Final = 1.0
 STREAM_ROOT: Final = "/v1/stream/"
-_SAID: Final = {
+_HELP: Final = {
     "token": "A bearer token (or TIDEMARK_TOKEN, which goes to the server of TIDEMARK_URL alone).",
     "url": f"The server (or TIDEMARK_URL, or {DEFAULT_URL}).",
     "profile": "A server in ~/.config/tidemark/config.toml. --url and --token win over it; it wins over "
@@ -151,10 +151,10 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None  # The exit code of shells for Ctrl-C.
         except Unreachable as failed:
-            said = f"The server does not answer: {failed}{by_proxy(str(failed))}"
-            raise click.ClickException(visible(said)) from None
+            text = f"The server does not answer: {failed}{by_proxy(str(failed))}"
+            raise click.ClickException(visible(text)) from None
         except NotFound as missing:
-            raise click.ClickException(visible(_told(ctx, missing))) from None
+            raise click.ClickException(visible(_missing_text(ctx, missing))) from None
         except BrokenPipeError:
             raise  # click ends silently: the reader of the output is gone.
         # ValueError: an argument cannot be sent. ProtocolError: an answer is not JSON.
@@ -162,8 +162,8 @@ class Commands(click.Group):
             raise click.ClickException(visible(str(failed))) from None
         except ImportError as missing:  # httpx names the package that a proxy needs.
             install = "install tidemark-streams[server], or [aws] for a stack"
-            said = f"{missing.name} is missing: {install}" if missing.name else str(missing)
-            raise click.ClickException(said) from missing
+            text = f"{missing.name} is missing: {install}" if missing.name else str(missing)
+            raise click.ClickException(text) from missing
         except (AttributeError, RuntimeError):
             if sys.stdin is not None and sys.stdout is not None:
                 raise
@@ -180,14 +180,14 @@ def by_proxy(failed: str) -> str:
     return f"; the request went to the proxy of the environment, {proxy.rpartition('@')[2]}"
 
 
-def _told(ctx: click.Context, missing: NotFound) -> str:
+def _missing_text(ctx: click.Context, missing: NotFound) -> str:
     stream = ctx.meta.get("stream")
     if stream is None:
         return str(missing)
-    said = f"there is no such stream: {stream} ({missing})"
+    text = f"there is no such stream: {stream} ({missing})"
     if ctx.invoked_subcommand in {"append", "cat", "tail"}:
-        said += f"; create it with `tidemark create {stream}`"
-    return said
+        text += f"; create it with `tidemark create {stream}`"
+    return text
 
 
 def _remember(ctx: click.Context, _: click.Parameter, stream: str) -> str:
@@ -243,9 +243,9 @@ PRINTS_JSON: Final = click.option(
 )
 
 
-def says_which_server(command: Callable[..., None], said: Mapping[str, str] = _SAID) -> Callable[..., None]:
+def with_server_options(command: Callable[..., None], text: Mapping[str, str] = _HELP) -> Callable[..., None]:
     for name in ("token", "url", "profile"):
-        option = click.option(f"--{name}", expose_value=False, callback=use_server, help=said[name])
+        option = click.option(f"--{name}", expose_value=False, callback=use_server, help=text[name])
         command = option(command)
     return command
 
@@ -263,7 +263,7 @@ def asks_a_server(command: Callable[..., None]) -> Callable[..., None]:
         except NotAllowed as refused:
             if not serving.withholds_token:
                 raise
-            said = f"{refused}; the token is for {server.token_home} alone: give --token"
-            raise click.ClickException(visible(said)) from None
+            text = f"{refused}; the token is for {server.token_home} alone: give --token"
+            raise click.ClickException(visible(text)) from None
 
-    return PRINTS_JSON(says_which_server(given, dict.fromkeys(_SAID, "As before the command.")))
+    return PRINTS_JSON(with_server_options(given, dict.fromkeys(_HELP, "As before the command.")))

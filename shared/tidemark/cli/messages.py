@@ -236,12 +236,12 @@ def placed(server: RemoteServer, stream: str, chunk: Chunk, start: str) -> Itera
     of_json, at = is_json(chunk.content_type), 0
     messages = iter(split_array(chunk.data) if of_json and chunk.data else ())
     while chunk.data and start < chunk.offset:
-        told = server.get("/v1/times", stream=stream_path(stream), offset=start)
-        begin, start = int(told["offset"]), told["end_offset"]
+        times = server.get("/v1/times", stream=stream_path(stream), offset=start)
+        begin, start = int(times["offset"]), times["end_offset"]
         if begin == int(start):
             return  # The stream was deleted and created again.
-        ends = map(int, told.get("message_ends") or ())
-        for time_ms, count, size in zip(told["times_ms"], told["messages"], told["bytes"], strict=True):
+        ends = map(int, times.get("message_ends") or ())
+        for time_ms, count, size in zip(times["times_ms"], times["messages"], times["bytes"], strict=True):
             if not of_json and at < len(chunk.data):
                 yield begin, begin + size, time_ms, chunk.data[at : at + size]
                 begin, at = begin + size, at + size

@@ -33,8 +33,8 @@ def ls(server: RemoteServer, prefix: str) -> None:
 
     def cells(each: dict[str, Any], *_: object) -> list[str]:
         wake = each["wake"]
-        told = [wake["state"], str(wake["attempts"]), wake["holder"] or "-", each["pattern"] or "-"]
-        return [each["id"], each["type"], *told]
+        state = [wake["state"], str(wake["attempts"]), wake["holder"] or "-", each["pattern"] or "-"]
+        return [each["id"], each["type"], *state]
 
     header = ("ID", "TYPE", "STATE", "FAILED", "HOLDER", "PATTERN")
     show_rows(server.pages(_PATH, "subscriptions", prefix=prefix), header, cells)
@@ -59,7 +59,7 @@ def info(server: RemoteServer, subscription: str) -> None:
     "--lease", type=click.FloatRange(max=1e6), default=30.0, show_default=True, help="Seconds of a claim."
 )
 @click.option("--max-attempts", type=int, help="Give up after so many failures in a row.")
-@click.option("--dead-letter-stream", help="The JSON stream that is told what was given up.")
+@click.option("--dead-letter-stream", help="The JSON stream to which events that were given up are appended.")
 @asks_a_server
 def create(
     server: RemoteServer,

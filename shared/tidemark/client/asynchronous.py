@@ -19,7 +19,7 @@ from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
-from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, Told, bearer_token
+from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, WaitResult, bearer_token
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -101,7 +101,7 @@ class _AsyncDriver:
         except httpx.RequestError as error:
             return wire.lost(error)
 
-    async def _wait(self, wait: Wait) -> Told:
+    async def _wait(self, wait: Wait) -> WaitResult:
         if self._client is not None and not wait.insists:
             return False
         await self._close()
@@ -110,9 +110,9 @@ class _AsyncDriver:
             self._follower = SocketFollower(wait.url, partial(_ask, client), insists=wait.insists)
         while True:
             token = bearer_token(client, await _values(self._headers))
-            told = await self._follower.wait(wait.offset, token)
-            if told is not None:
-                return told
+            result = await self._follower.wait(wait.offset, token)
+            if result is not None:
+                return result
 
     async def _send(self, request: Request) -> Reply:
         await self._close()
@@ -340,13 +340,13 @@ class AsyncProducer:
             await (self.close() if self._closes else self.detach())
             return
         within = None if isinstance(error, Exception) else wire.INTERRUPTED_SECONDS
-        told = self._batches.failure_is_told
+        result = self._batches.failure_is_raised
         try:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(within):
                     await self.flush()
         finally:
-            self._batches.failure_is_told = told  # `_stop` warns of the suppressed error.
+            self._batches.failure_is_raised = result  # `_stop` warns of the suppressed error.
             await self._stop()
 
     async def _know_content_type(self) -> None:

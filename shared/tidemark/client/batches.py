@@ -19,7 +19,15 @@ from typing import Final, TypedDict
 from tidemark.client import errors
 from tidemark.client.chunks import is_json
 from tidemark.client.core import Protocol, Receipt
-from tidemark.client.exchange import Lost, Reply, Request, failure, not_carried_out, passing, warn_of_retry
+from tidemark.client.exchange import (
+    Lost,
+    Reply,
+    Request,
+    failure,
+    may_have_been_written,
+    passing,
+    warn_of_retry,
+)
 
 #: The largest exact integer of JavaScript (section 5.2.1).
 _MAX_EPOCH: Final = 2**53 - 1
@@ -111,7 +119,7 @@ class Batches:
         self._urgent = False
         self._closing = self._close_is_made = False
         self.failure: Exception | None = None
-        self.failure_is_told = False
+        self.failure_is_raised = False
         self.result: Receipt | None = None
 
     def encode(self, data: object) -> bytes:
@@ -157,7 +165,7 @@ class Batches:
     def check(self) -> None:
         """Raise the error that made the producer fail."""
         if self.failure is not None:
-            self.failure_is_told = True
+            self.failure_is_raised = True
             raise self.failure.with_traceback(
                 None
             )  # Each raise would add frames, which keep a message in memory.
@@ -239,7 +247,7 @@ class Batches:
                 warn_of_retry(request, reply)
             batch.ready_at = now + self._retry.delay(batch.failures, reply)
             batch.failures += 1
-            batch.may_be_written |= not not_carried_out(reply)
+            batch.may_be_written |= may_have_been_written(reply)
         else:
             why.add_note(f"Message {batch.since + 1} of this producer is the first one in that request.")
             self.fail(why)
@@ -278,8 +286,8 @@ class Batches:
             return errors.MalformedReply(f"{request.what}: {reply.status} is not an answer of the protocol")
         duplicate = reply.status == 204 and "producer-seq" in headers and batch.body
         if duplicate and batch.tries == 1 and self._chooses_epoch:
-            said = b"another producer has used this id, epoch and sequence number"
-            return errors.ProducerFenced(request.what, reply.status, headers, said)
+            reason = b"another producer has used this id, epoch and sequence number"
+            return errors.ProducerFenced(request.what, reply.status, headers, reason)
         return None
 
     def _may_claim(self, batch: ProducerBatch) -> bool:

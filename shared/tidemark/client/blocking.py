@@ -20,7 +20,7 @@ from tidemark.client.chunks import Chunk
 from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
-from tidemark.client.socket import BlockingFollower, Told, bearer_token
+from tidemark.client.socket import BlockingFollower, WaitResult, bearer_token
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -104,7 +104,7 @@ class BlockingDriver:
         except httpx.RequestError as error:
             return wire.lost(error)
 
-    def _wait(self, wait: Wait) -> Told:
+    def _wait(self, wait: Wait) -> WaitResult:
         if not (self._has_shared_client or wait.insists):
             return False
         self._close()

@@ -141,7 +141,7 @@ class EventParser:
         return None
 
 
-def tells(chunk: Chunk, before: Chunk) -> bool:
+def has_news(chunk: Chunk, before: Chunk) -> bool:
     """Whether the chunk has data or a new state of the stream."""
     news = chunk.closed or chunk.offset != before.offset or chunk.up_to_date != before.up_to_date
     return bool(chunk.data) or news

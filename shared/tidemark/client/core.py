@@ -20,7 +20,16 @@ import orjson
 
 from tidemark.client.chunks import is_json
 from tidemark.client.errors import NotFound, StatusError, StreamGone, UnconfirmedWrite, is_true
-from tidemark.client.exchange import Lost, Reply, Request, Retry, Steps, exchange, not_carried_out, passing
+from tidemark.client.exchange import (
+    Lost,
+    Reply,
+    Request,
+    Retry,
+    Steps,
+    exchange,
+    may_have_been_written,
+    passing,
+)
 from tidemark.client.reading import ReadOperations, given_values, next_offset
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value
@@ -152,7 +161,7 @@ class Protocol(ReadOperations):
 
         def may_repeat(reply: Reply | Lost) -> bool:
             nonlocal may_be_written
-            may_be_written |= not not_carried_out(reply)
+            may_be_written |= may_have_been_written(reply)
             return twice_is_refused or not may_be_written
 
         try:

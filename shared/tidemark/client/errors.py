@@ -35,10 +35,10 @@ class StatusError(StreamError):
     """An error answer, with the server's `status`, `headers` and `body`."""
 
     def __init__(self, what: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
-        said = _reason(body) or _WITHOUT_WORDS.get(status, "")
+        reason = _reason(body) or _WITHOUT_WORDS.get(status, "")
         if 300 <= status < 400 and "location" in headers:
-            said = f"use {headers['location'].partition('?')[0]}, where it is"
-        super().__init__(f"{what}: {status}{f': {said}' if said else ''}")
+            reason = f"use {headers['location'].partition('?')[0]}, where it is"
+        super().__init__(f"{what}: {status}{f': {reason}' if reason else ''}")
         self.status: Final = status
         self.headers: Final = headers
         self.body: Final = body
@@ -155,8 +155,8 @@ def is_true(headers: Mapping[str, str], name: str) -> bool:
 def _reason(body: bytes) -> str:
     """Return the server's reason: the `error` or `message` of a JSON object, else the start of the body."""
     try:
-        said = json.loads(body)
-        error = said.get("error") or said["message"]
+        parsed = json.loads(body)
+        error = parsed.get("error") or parsed["message"]
         # Errors of subscriptions have a code (section 6).
         return f"{error['code']}: {error['message']}" if isinstance(error, dict) else str(error)
     except (ValueError, KeyError, AttributeError, RecursionError):

@@ -91,10 +91,10 @@ class Reply:
     def outcome_is_unknown(self) -> bool:
         """Whether the server does not know the result of the write (`"outcome": "unknown"`, Tidemark)."""
         try:
-            said = json.loads(self.body)
+            body = json.loads(self.body)
         except (ValueError, RecursionError):
             return False
-        return isinstance(said, dict) and said.get("outcome") == "unknown"
+        return isinstance(body, dict) and body.get("outcome") == "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,12 @@ def passing(reply: Reply | Lost) -> bool:
     return reply.status == 429 or (reply.status >= 500 and reply.status not in {501, 505})
 
 
-def not_carried_out(reply: Reply | Lost) -> bool:
-    """Whether a write certainly failed: the server reports that, or never received the request. 502 and
-    504 come from a proxy, which cannot know; a 503 of Tidemark may have an unknown outcome too."""
+def may_have_been_written(reply: Reply | Lost) -> bool:
+    """Whether a failed write may have been committed. Only a request that was not sent, and a refusal by the
+    server, exclude that: 502 and 504 come from a proxy, and a 503 of Tidemark may have an unknown outcome."""
     if isinstance(reply, Lost):
-        return not reply.sent
-    return reply.status in {429, 500, 503} and not reply.outcome_is_unknown
+        return reply.sent
+    return reply.status not in {429, 500, 503} or reply.outcome_is_unknown
 
 
 def failure(request: Request, reply: Reply | Lost) -> StreamError:

@@ -19,9 +19,9 @@ from tidemark.client.chunks import (
     check_goes_on,
     decode_base64,
     ends_whole,
+    has_news,
     is_json,
     joined,
-    tells,
     whole_characters,
 )
 from tidemark.client.exchange import (
@@ -236,15 +236,15 @@ class ReadOperations:
             try:
                 before = chunk
                 waits = by_socket and chunk.up_to_date
-                told = waits and (yield Wait(self.url, chunk.offset, insists=live == "socket"))
-                is_told, page = bool(told), told if isinstance(told, Reply) else None
+                reply = waits and (yield Wait(self.url, chunk.offset, insists=live == "socket"))
+                is_answered, page = bool(reply), reply if isinstance(reply, Reply) else None
                 # The second half of a split character cannot be read from an event stream.
                 by_pages = live in {"socket", "long-poll"} or (live is not False and not ends_whole(end))
-                if is_told or not chunk.up_to_date or by_pages:
-                    polls = chunk.up_to_date and not is_told
+                if is_answered or not chunk.up_to_date or by_pages:
+                    polls = chunk.up_to_date and not is_answered
                     chunk = yield from self._next_page(chunk, silent, page, polls=polls, forever=ever)
                     end = replace(chunk, data=(end.data + chunk.data)[-4:])
-                    silent = 0 if is_told or tells(chunk, before) else silent + 1
+                    silent = 0 if is_answered or has_news(chunk, before) else silent + 1
                 elif live is False:
                     return
                 else:
@@ -266,12 +266,12 @@ class ReadOperations:
                 chunk = Chunk(b"", earliest, incarnation=chunk.incarnation)
 
     def _next_page(
-        self, place: Chunk, silent: int, told: Reply | None, *, polls: bool, forever: bool
+        self, place: Chunk, silent: int, reply: Reply | None, *, polls: bool, forever: bool
     ) -> Generator[Effect | Chunk, Any, Chunk]:
-        chunk = yield from self._page(place, silent, told, live=polls, forever=forever)
+        chunk = yield from self._page(place, silent, reply, live=polls, forever=forever)
         if polls:
             chunk = yield from self._last_data(chunk)
-        if tells(chunk, place):
+        if has_news(chunk, place):
             yield chunk
         return chunk
 
@@ -291,15 +291,15 @@ class ReadOperations:
         return chunk, True
 
     def _page(
-        self, place: Chunk, silent: int = 0, told: Reply | None = None, *, live: bool, forever: bool = False
+        self, place: Chunk, silent: int = 0, reply: Reply | None = None, *, live: bool, forever: bool = False
     ) -> Steps[Chunk]:
-        """Read the page behind `place`, or use the page `told` that came by the socket. `silent` counts the
+        """Read the page behind `place`, or use the page `reply` that came by the socket. `silent` counts the
         previous answers without news: if the server does not wait, the pauses grow."""
         params = {"offset": place.offset, "cursor": place.cursor} | ({"live": "long-poll"} if live else {})
         request = Request(
             "GET", self.url, params=given_values(params), timeout_seconds=_LIVE_SECONDS if live else SECONDS
         )
-        reply = told or (yield from exchange(request, self.retry, forever=forever))
+        reply = reply or (yield from exchange(request, self.retry, forever=forever))
         headers = reply.headers
         incarnation = self._same(place.incarnation, headers.get("etag"))
         if reply.status == 200:
@@ -342,7 +342,7 @@ class ReadOperations:
                 elif name == "control":
                     before, last, pieces, size = last, self._chunk(request, pieces, text, last), [], 0
                     last = yield from self._last_data(last)
-                    if tells(last, before):
+                    if has_news(last, before):
                         yield last
         if probes and last is place and not (size or _is_on_time(received)):
             raise _NoEventStream(errors.MalformedReply(f"{request.what}: nothing came of the event stream"))
@@ -383,34 +383,34 @@ class ReadOperations:
 
     def _chunk(self, request: Request, pieces: Sequence[bytes], control: str, before: Chunk) -> Chunk:
         try:
-            told = json.loads(control)
-            offset = told["streamNextOffset"]
+            event = json.loads(control)
+            offset = event["streamNextOffset"]
         except (ValueError, TypeError, KeyError, RecursionError) as wrong:
             raise errors.MalformedReply(
                 f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
             ) from wrong
-        closed = told.get("streamClosed") is True
+        closed = event.get("streamClosed") is True
         data = joined(pieces, json_array=is_json(self.content_type))
         check_goes_on(request, data, before.offset, str(offset))
         return Chunk(
             data=data,
             offset=str(offset),
             content_type=self.content_type or "",
-            up_to_date=closed or told.get("upToDate") is True,
+            up_to_date=closed or event.get("upToDate") is True,
             closed=closed,
-            cursor=told.get("streamCursor"),
+            cursor=event.get("streamCursor"),
             incarnation=before.incarnation,
         )
 
     def _same(self, incarnation: str | None, etag: str | None) -> str | None:
         """Return the incarnation, from the ETag if it has one. Raises StreamReplaced if it has changed."""
-        told = _ETAG.match(etag or "")
-        if told and incarnation not in {None, told[1]}:
+        tag = _ETAG.match(etag or "")
+        if tag and incarnation not in {None, tag[1]}:
             raise errors.StreamReplaced(
                 f"{self.url.partition('?')[0]} was deleted and created again: what was read is of "
                 "the earlier stream; begin again from offset -1"
             )
-        return told[1] if told else incarnation
+        return tag[1] if tag else incarnation
 
     def _learn(self, headers: Mapping[str, str]) -> None:
         self.content_type = headers.get("content-type") or self.content_type

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 #: The result of a `Wait`.
-Told: TypeAlias = bool | Reply
+WaitResult: TypeAlias = bool | Reply
 #: Sends a GET to a URL.
 Ask: TypeAlias = Callable[[str], Awaitable[httpx.Response]]
 
@@ -59,7 +59,7 @@ class SocketFollower:
         self._url, self._ask = httpx.URL(url), ask
         self._joined: tuple[ClientSocket, SocketReader] | None = None
 
-    async def wait(self, offset: str, token: str | None) -> Told | None:
+    async def wait(self, offset: str, token: str | None) -> WaitResult | None:
         """Wait for news. None: call `wait` again, with a fresh token."""
         if not self._is_possible:
             return False
@@ -90,7 +90,7 @@ class ClientSocket:
         """Return the time, with the time asleep: leases end although the machine sleeps."""
         return monotonic() + self._slept_seconds
 
-    async def wait(self, reader: SocketReader, offset: str, token: str | None, ask: Ask) -> Told | None:
+    async def wait(self, reader: SocketReader, offset: str, token: str | None, ask: Ask) -> WaitResult | None:
         woken: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
 
         def wake(why: Woken) -> None:
@@ -209,8 +209,8 @@ def socket_url(answer: httpx.Response) -> str | None:
     if answer.status_code == 429 or answer.status_code >= 500:
         answer.raise_for_status()
     try:
-        told = answer.json()["url"]
-        url = answer.url.join(told)
+        given = answer.json()["url"]
+        url = answer.url.join(given)
     except (ValueError, TypeError, KeyError, httpx.InvalidURL):
         return None
     scheme = {"http": "ws", "https": "wss"}.get(url.scheme, url.scheme)
@@ -302,14 +302,14 @@ class BlockingFollower:
         self._thread = _threads.setdefault(self._process, _SocketThread())
         self._loop = self._thread.enter()
 
-    def wait(self, offset: str, token: Callable[[], str | None]) -> Told:
+    def wait(self, offset: str, token: Callable[[], str | None]) -> WaitResult:
         check_process(self._process, "follower")
         while True:
-            told = self._run(self._follower.wait(offset, token()))
-            if told is not None:
-                return told
+            result = self._run(self._follower.wait(offset, token()))
+            if result is not None:
+                return result
 
-    def _run(self, steps: Coroutine[Any, Any, Told | None]) -> Told | None:
+    def _run(self, steps: Coroutine[Any, Any, WaitResult | None]) -> WaitResult | None:
         waiting = asyncio.run_coroutine_threadsafe(steps, self._loop)
         try:
             return waiting.result()

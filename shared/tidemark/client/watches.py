@@ -75,7 +75,7 @@ class SocketReader:
             self.must_read = self.must_read and why is not Woken.READ
             wake(why)
 
-    def tell(self, tail: str, *, is_answer: bool) -> None:
+    def learn_tail(self, tail: str, *, is_answer: bool) -> None:
         """Wake the reader if `tail` is news. Messages overtake each other: only a later offset is news. The
         answer to a watch is the tail itself, which moves back if a stream is restored."""
         self.tail, self.has_news = max(self.tail, tail), True
@@ -93,7 +93,7 @@ class SocketReader:
         self.pages = {start: each for start, each in self.pages.items() if start > offset}
         return page
 
-    def tell_end(self) -> None:
+    def learn_end(self) -> None:
         self.must_read = self.has_news = True
         self.end_wait(Woken.READ)
 
@@ -108,7 +108,7 @@ class _StreamWatch:
     is_sent: bool = False
     until: float = -math.inf
     #: The latest tail received, for readers that join later: a wake-up can overtake the answer to a watch.
-    told: str = ""
+    tail: str = ""
     #: The server ended or refused the watch.
     is_over: bool = False
     #: A frame failed, perhaps this watch's. If no answer comes by `until`, the watch is repeated.
@@ -118,7 +118,7 @@ class _StreamWatch:
     def end(self, *, is_over: bool) -> None:
         self.is_asked = self.is_sent = self.is_failed = False
         self.until, self.is_over = -math.inf, is_over
-        self.told = ""
+        self.tail = ""
 
     @property
     def waiting(self) -> SocketReader | None:
@@ -141,7 +141,7 @@ class Watches:
         self._has_heard = False
         self._opened_at: float | None = None
         #: When the client last sent a frame.
-        self._said_at = -math.inf
+        self._heard_at = -math.inf
         #: When the next ping is due, and when the answer to a ping times out.
         self._ping_at, self._dead_at = math.inf, math.inf
         #: Empty answers beyond those to `unwatch`. Older servers do not answer a ping.
@@ -160,7 +160,7 @@ class Watches:
 
     def join(self, name: str) -> SocketReader:
         watch = self._watches.setdefault(name, _StreamWatch())
-        watch.readers.append(SocketReader(name, tail=watch.told))
+        watch.readers.append(SocketReader(name, tail=watch.tail))
         return watch.readers[-1]
 
     def leave(self, reader: SocketReader) -> None:
@@ -199,7 +199,7 @@ class Watches:
         return fits and (self._opened_at is not None or self._has_worked or now >= self.connect_at)
 
     def opened(self, now: float) -> None:
-        self._opened_at = self._said_at = self._ping_at = now
+        self._opened_at = self._heard_at = self._ping_at = now
         self._dead_at, self._pongs = math.inf, 0
         self.is_broken = self._answers_pings = self._has_heard = False
 
@@ -252,13 +252,13 @@ class Watches:
             frames += render_watches(names, token)
         self._asks.clear()
         self._unwatches.clear()
-        if now >= self._ping_at or (not frames and now - self._said_at >= SILENT_SECONDS):
+        if now >= self._ping_at or (not frames and now - self._heard_at >= SILENT_SECONDS):
             frames.insert(0, PING)
             self._ping_at = math.inf
             if self._answers_pings:
                 self._dead_at = min(self._dead_at, now + self._pong_seconds)
         if frames:
-            self._said_at = now
+            self._heard_at = now
         return frames
 
     def next_at(self) -> float:
@@ -268,7 +268,7 @@ class Watches:
             for watch in self._watches.values()
             if watch.is_asked or (watch.until > -math.inf and watch.waiting)
         ]
-        return min([self._said_at + SILENT_SECONDS, self._ping_at, self._dead_at, *ends])
+        return min([self._heard_at + SILENT_SECONDS, self._ping_at, self._dead_at, *ends])
 
     def tick(self, now: float) -> None:
         self.is_broken = self.is_broken or now >= self._dead_at
@@ -306,7 +306,7 @@ class Watches:
                 if (page := _page_of(message)) is not None and name in self._watches:
                     for reader in self._watches[name].readers:
                         reader.keep(message["from"], page)
-                self._tell(name, tail, None if is_closed else seconds, now, is_closed=is_closed)
+                self._learn_tail(name, tail, None if is_closed else seconds, now, is_closed=is_closed)
             case {"stream": str(name), "status": int(status)}:
                 self._refuse(name, status)
             case {"status": int(), "error": str()}:
@@ -335,7 +335,7 @@ class Watches:
             if failures > _TRIES:
                 self._refuse(name, 503)
 
-    def _tell(self, name: str, tail: str, seconds: Any, now: float, *, is_closed: bool) -> None:
+    def _learn_tail(self, name: str, tail: str, seconds: Any, now: float, *, is_closed: bool) -> None:
         watch = self._watches.get(name)
         if watch is None:
             return  # The last reader has left.
@@ -349,12 +349,12 @@ class Watches:
             watch.is_over = watch.until == -math.inf
         elif is_closed:
             watch.end(is_over=True)
-        watch.told = max(watch.told, tail)
+        watch.tail = max(watch.tail, tail)
         for reader in list(watch.readers):
             if is_closed:
-                reader.tell_end()
+                reader.learn_end()
             else:
-                reader.tell(tail, is_answer=is_answer)
+                reader.learn_tail(tail, is_answer=is_answer)
 
     def _refuse(self, name: str, status: int) -> None:
         """End the watch. The readers read, and the read raises the error. After 400, 429 and 5xx, which
@@ -367,7 +367,7 @@ class Watches:
             if status in {400, 429} or status >= 500:
                 reader.end_wait(Woken.ELSEWHERE)
             else:
-                reader.tell_end()
+                reader.learn_end()
 
 
 def _page_of(message: dict[str, Any]) -> Reply | None:

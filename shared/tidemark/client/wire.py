@@ -104,7 +104,7 @@ def check_process(process: int, what: str = "producer") -> None:
 
 
 def warn_of_unwritten(batches: Batches) -> None:
-    if batches.unwritten and not batches.failure_is_told:
+    if batches.unwritten and not batches.failure_is_raised:
         why = f": {batches.failure}" if batches.failure else ""
         warnings.warn(
             f"producer {batches.producer_id!r} was not closed, and {batches.unwritten} of its messages were "

@@ -124,15 +124,15 @@ class LogLength:
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(f"{path}-wal")
-        self._next_said_bytes = LONG_LOG_BYTES
+        self._next_warning_bytes = LONG_LOG_BYTES
 
     def look(self) -> None:
         with suppress(OSError):
             size = self._path.stat().st_size
             if size <= LONG_LOG_BYTES:
-                self._next_said_bytes = LONG_LOG_BYTES
-            elif size > self._next_said_bytes:
-                self._next_said_bytes = 2 * size
+                self._next_warning_bytes = LONG_LOG_BYTES
+            elif size > self._next_warning_bytes:
+                self._next_warning_bytes = 2 * size
                 _log.warning(
                     "the write-ahead log has %d MB: another process, such as a backup, reads the database; "
                     "the log shrinks when that process has ended",

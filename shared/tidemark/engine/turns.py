@@ -42,7 +42,7 @@ class Call:
         #: Whether writes that it made, or may have read, were rolled back while it was running.
         self.is_lost = False
 
-    def tell(self) -> None:
+    def settle(self) -> None:
         if self.failure is not None:
             self.refuse(self.failure)
         elif not self.answer.done():  # An answer that is done: the request was cancelled.
@@ -158,7 +158,7 @@ class TurnThread:
         for each in turn.then:
             each()
         for call in turn.calls:
-            call.tell()
+            call.settle()
         if self._waiting and self.loop is not None:
             self.loop.call_soon(self._begin)
 

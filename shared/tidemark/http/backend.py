@@ -108,7 +108,7 @@ def make_wake(stores: Stores, settings: Settings) -> WakeByQueue:
     return WakeByQueue(stores.table, queues, stores.clock_ms)
 
 
-def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
+def lambda_backend(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
     """The backend of a Lambda function, without threads, because it serves one request at a time."""
 
     async def call_directly(call: Callable[[], _T], /) -> _T:
@@ -127,7 +127,7 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
     return Backend(stores, timed(call_directly), share_directly, wake, settings, timed(append_alone))
 
 
-def in_turns(
+def embedded_backend(
     stores: Stores, settings: Settings, run: Run, wake: Wake, probe: Callable[[], object]
 ) -> Backend:
     """The backend of a server with the embedded engine: `run` makes one call after the other, and the engine
@@ -139,7 +139,7 @@ def in_turns(
     return Backend(stores, timed(run), share, wake, settings, timed(group_commit.append), probe)
 
 
-def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
+def threaded_backend(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
     """The backend of a server whose storage is on AWS: group commit, direct wake-ups of its own followers,
     and storage calls on threads."""
     from tidemark.service.group_commit import GroupCommit

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message
 
 from tidemark.http import error_handlers
 from tidemark.http.app import create_data_path
-from tidemark.http.backend import one_at_a_time
+from tidemark.http.backend import lambda_backend
 from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.observability.invocation import Handler, thread_loop
 from tidemark.service.stores import connect
@@ -108,4 +108,4 @@ def create_function_app(settings: Settings, *, writes: bool = False) -> ASGIApp:
     settings.authorization.check_not_open()
     stores = connect(settings)
     check = partial(stores.check_format, PLAIN_EPOCH if writes else 0)
-    return create_data_path(one_at_a_time(stores, settings), check)
+    return create_data_path(lambda_backend(stores, settings), check)

@@ -89,13 +89,13 @@ AS_STORED: Final[Part] = AS_BYTES | {
 _SENT: Final[Part] = AS_STORED | {"application/json": {"schema": {"type": "object"}}}
 
 
-def answers(told: Mapping[int, tuple[str, ...]], content: Part | None = None) -> dict[int | str, Part]:
+def answers(described: Mapping[int, tuple[str, ...]], content: Part | None = None) -> dict[int | str, Part]:
     """The `responses` of a route, from the meaning and the header names of each status. Successes get
     `content`, if any."""
     return {
         status: {"description": meaning, "headers": _headers(*names)}
         | ({"content": content} if content and status in {200, 201, 202} else {})
-        for status, (meaning, *names) in told.items()
+        for status, (meaning, *names) in described.items()
     }
 
 

@@ -57,7 +57,7 @@ class Operation:
     is_signed: Callable[[Scope], bool] = never
 
 
-def refused(error: ProtocolError) -> Operation:
+def raising(error: ProtocolError) -> Operation:
     """The operation of a request without an operation, or with an invalid name in its path."""
 
     def refuse(*_: object) -> NoReturn:
@@ -173,7 +173,7 @@ class Operations:
             endpoint = self.look_up(scope)
             found = endpoint.by_method.get(scope["method"]) or endpoint.refusing()
         except ProtocolError as error:
-            found = refused(error.without_frames())
+            found = raising(error.without_frames())
         scope[_OPERATION] = found
         return found
 

@@ -77,7 +77,7 @@ class SocketSession:
         self._watches: dict[StreamKey, Watch] = {}
         #: Watches whose tail may have moved, in the order of their wake-ups.
         self._woken: dict[Watch, None] = {}
-        self._telling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._pace = TokenBucket(MESSAGES_PER_SECOND)
 
     async def run(self) -> None:
@@ -92,8 +92,8 @@ class SocketSession:
         finally:
             for key in list(self._watches):
                 self._end(key)
-            if self._telling is not None:
-                self._telling.cancel()
+            if self._sending is not None:
+                self._sending.cancel()
 
     async def _answer(self, text: str | None) -> None:
         self._end_lapsed()
@@ -104,13 +104,13 @@ class SocketSession:
             named = find_keys(frame.watch)
             socket.check_watched(len(self._watches.keys() | set(named)))
         except Malformed as error:
-            await self._tell([refusal_message(error)])
+            await self._send_all([refusal_message(error)])
             return
         for key in (*find_keys(frame.unwatch), *named):  # A refused repeat of a watch ends the watch too.
             self._end(key)
         began = time.monotonic()
         answers = await self._answers.watch(frame, partial(self._begin_all, frame))
-        await self._tell(answers, or_else=[socket.NOTHING])
+        await self._send_all(answers, or_else=[socket.NOTHING])
         seconds = {answer["stream"]: answer["seconds"] for answer in answers if "seconds" in answer}
         for watch in [self._watches[key] for key in named if key in self._watches]:
             watch.answered(began + seconds[watch.name])
@@ -153,19 +153,19 @@ class SocketSession:
         if self._watches.get(watch.key) is not watch:
             return  # The watch has ended meanwhile.
         self._woken[watch] = None
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().create_task(self._tell_woken())
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send_woken())
 
-    async def _tell_woken(self) -> None:
+    async def _send_woken(self) -> None:
         try:
             while self._woken:
                 woken, self._woken = self._woken, {}
                 found = await asyncio.gather(*map(self._look, woken))
-                await self._tell([message for message in found if message])
+                await self._send_all([message for message in found if message])
         except OSError:
             pass  # The client has disconnected, and `run` ends too.
         finally:
-            self._telling = None
+            self._sending = None
 
     async def _look(self, watch: Watch) -> socket.Message | None:
         """Return the message for a stream whose tail has moved, or that has ended; None without news."""
@@ -182,6 +182,6 @@ class SocketSession:
             self._end(watch.key)
         return message
 
-    async def _tell(self, messages: list[socket.Message], or_else: Sequence[str] = ()) -> None:
+    async def _send_all(self, messages: list[socket.Message], or_else: Sequence[str] = ()) -> None:
         for frame in render_messages(messages) or or_else:
             await self._send({"type": "websocket.send", "text": frame})

@@ -51,7 +51,7 @@ COMBINED_INLINE_BYTES: Final = 12 * 1024
 MAIL_LIVES_MS: Final = 20_000
 
 #: In a larger group only a few writers look into the box, because every look reads the whole box.
-SMALL_CROWD: Final = 32
+SMALL_GROUP: Final = 32
 #: In a larger group only writers with mail in the previous box look into that box.
 _FEW_WRITERS: Final = 16
 _LEADS: Final = 8
@@ -170,7 +170,7 @@ def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowding:
+class BoxView:
     """A waiting writer's view: the `writers` it expects, the bytes in the box, its looks since the last
     batch."""
 
@@ -179,19 +179,19 @@ class Crowding:
     looks: int
 
 
-def lot(mail_id: str) -> float:
+def fraction_of(mail_id: str) -> float:
     """Return a number between 0 and 1, derived from the id of the append."""
     digits = mail_id[:-SENDER_DIGITS]
     return int(digits, 16) / float(16 ** len(digits))
 
 
-def may_lead(mail_id: str, crowd: Crowding) -> bool:
+def may_lead(mail_id: str, view: BoxView) -> bool:
     """Whether a writer may lead. Right after posting many may, then few, and then more with each look. Every
     look reads the whole box, so at first only two writers look into a large one."""
-    place = lot(mail_id) * crowd.writers
-    if crowd.size + _MAIL_OVERHEAD_BYTES * crowd.writers > COMBINED_INLINE_BYTES:
-        return place < _LEADS_OF_MUCH * 2 ** (crowd.looks / 3)
-    return (not crowd.looks and crowd.writers <= SMALL_CROWD) or place < _LEADS * 2 ** (crowd.looks / 2)
+    place = fraction_of(mail_id) * view.writers
+    if view.size + _MAIL_OVERHEAD_BYTES * view.writers > COMBINED_INLINE_BYTES:
+        return place < _LEADS_OF_MUCH * 2 ** (view.looks / 3)
+    return (not view.looks and view.writers <= SMALL_GROUP) or place < _LEADS * 2 ** (view.looks / 2)
 
 
 def is_refused(end: ChainEnd, chance: float, *, is_throttled: bool) -> bool:
@@ -210,15 +210,15 @@ def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
     return [end.offset, end.last_start]
 
 
-def waits_for_senders(crowd: Crowding, *, is_stored: bool) -> bool:
+def waits_for_senders(view: BoxView, *, is_stored: bool) -> bool:
     """Whether a leader waits for the senders of the last batch. If bodies go to S3 first, senders return
     later, so waiting pays only when many writers compete."""
-    return not is_stored or crowd.writers > SMALL_CROWD
+    return not is_stored or view.writers > SMALL_GROUP
 
 
 def linger_seconds(mail_id: str) -> float:
     least, most = _LINGER_SECONDS
-    return least + (most - least) * lot(mail_id)
+    return least + (most - least) * fraction_of(mail_id)
 
 
 def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
@@ -227,7 +227,7 @@ def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
     return before <= {mail.id[-SENDER_DIGITS:] for mail in mails}
 
 
-def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: Crowding) -> int:
+def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], view: BoxView) -> int:
     """Return the number of writers that go before this one. All `mails` are open, and all expected mail is
     there.
 
@@ -235,9 +235,9 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: Crowding) -> in
     the oldest does. At later looks the newest post of those that may lead commits.
     """
     place = (own.posted_ms, own.id)
-    if crowd.looks:
+    if view.looks:
         later = [mail for mail in mails if (mail.posted_ms, mail.id) > place]
-        before = sum(may_lead(mail.id, crowd) for mail in later)
+        before = sum(may_lead(mail.id, view) for mail in later)
     elif len(mails) > 2 * len(end.mailed):
         before = sum((mail.posted_ms, mail.id) < place for mail in mails)
     else:
@@ -245,18 +245,18 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: Crowding) -> in
     return min(before, _HIGHEST_RANK)
 
 
-def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: Crowding) -> float:
+def pause_seconds(end: ChainEnd, found: Sequence[Mail], view: BoxView) -> float:
     """Return the pause before the next look. The first look should come right after the batch, so writers
     that posted early wait longer, by the spread of the posts before."""
-    s3_seconds = _S3_SECONDS if crowd.size > COMBINED_INLINE_BYTES else 0.0
-    if crowd.looks:
-        each = _PAUSE_SECONDS_EACH * (crowd.writers - _FEW_WRITERS)
+    s3_seconds = _S3_SECONDS if view.size > COMBINED_INLINE_BYTES else 0.0
+    if view.looks:
+        each = _PAUSE_SECONDS_EACH * (view.writers - _FEW_WRITERS)
         return max(_PAUSE_SECONDS, each) + s3_seconds / 10
     if not found:
-        return _OTHERS_SECONDS + s3_seconds + _PAUSE_SECONDS_EACH * crowd.writers
+        return _OTHERS_SECONDS + s3_seconds + _PAUSE_SECONDS_EACH * view.writers
     before = [mail.posted_ms for mail in found if mail.box != end.offset]
     posted = len(found) - len(before)
     spread_ms = min(max(before) - min(before), _WIDEST_SPREAD_MS) if before else _USUAL_SPREAD_MS
-    early = spread_ms / 1000 * max(0.0, 1 - posted / crowd.writers) if crowd.writers else 0.0
+    early = spread_ms / 1000 * max(0.0, 1 - posted / view.writers) if view.writers else 0.0
     receipt = _RECEIPT_SECONDS if len(end.mailed) > RECEIPTS_FROM else 0.0
     return _FIRST_PAUSE_SECONDS + early + receipt

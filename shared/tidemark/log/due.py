@@ -86,7 +86,7 @@ class Packing:
         smaller = {name: min(limit, getattr(self, name)) for name, limit in limits.items()}
         return replace(self, fewest_batches=1, **smaller)
 
-    def is_due(self, start: int, after: Tail) -> bool:
+    def crosses_a_mark(self, start: int, after: Tail) -> bool:
         """Whether a batch from `start` to the tail `after` schedules the janitor. A batch has at least one
         byte, so a pack of a closed stream with fewer than `min_batches` bytes never pays."""
         if after.closed:
@@ -126,7 +126,7 @@ def schedule_packing(
 ) -> None:
     """Schedule the janitor after a write, if packing is due. A failure is ignored: the next entry packs the
     batches too."""
-    if not packing.of(record).is_due(batch.start, batch.after):
+    if not packing.of(record).crosses_a_mark(batch.start, batch.after):
         return
     mark = f"{batch.end}-closed" if batch.after.closed else str(batch.end)
     due_ms = now_ms + packing.after_ms

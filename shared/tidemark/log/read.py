@@ -221,7 +221,7 @@ def read_page(
     # The first retained offset is in the stream even if the batch that ended there was removed.
     is_begin = start in {walk.span.begin, record.retained}
     entries = _unpacked(walk, start, recent, is_whole=not attributes)
-    found = _stretch(walk, entries, start, limit_bytes, max(limit_bytes, ahead_bytes))
+    found = _page_of(walk, entries, start, limit_bytes, max(limit_bytes, ahead_bytes))
     if found.parts:
         batches = _load_parts(found.parts, fill, recent if ahead_bytes else None)
         page = _cut_page(record, start, batches, limit_bytes, reached_tail=found.at_tail and not found.is_cut)
@@ -245,7 +245,7 @@ class _Part(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _PageParts:
     """The part of the log for one page."""
 
     parts: list[_Part] = field(default_factory=list)
@@ -262,16 +262,16 @@ class _Stretch:
     at_tail: bool = False
 
 
-def _stretch(
+def _page_of(
     walk: ChainWalk[Entry],
     entries: Iterator[tuple[Piece | Tombstone, Span]],
     start: int,
     limit_bytes: int,
     most_bytes: int,
-) -> _Stretch:
+) -> _PageParts:
     """Collect batches until the page is full. Beyond the page, up to `most_bytes`, only batches from the last
     query and blocks of the same request are worth decoding."""
-    found, reached = _Stretch(), start
+    found, reached = _PageParts(), start
     for entry, span in entries:
         found.is_in_stream |= entry.start <= start <= entry.end
         if isinstance(entry, Tombstone):

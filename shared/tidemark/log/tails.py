@@ -240,16 +240,16 @@ class RecentBatches:
 
 
 #: Milliseconds for which other writers are expected after a lost race or a batch of several writers.
-CROWDED_MS: Final = 1_000
+RIVALS_MS: Final = 1_000
 #: The same, measured from the time in a batch of several writers: its writer's clock may differ from this
 #: process's by 2 s (`aws/clock.py` corrects larger differences).
-CROWDED_APART_MS: Final = CROWDED_MS + 2_000
+RIVALS_APART_MS: Final = RIVALS_MS + 2_000
 #: Milliseconds after a lost race for which other processes are expected to write to the stream now and then.
 SHARED_MS: Final = 60_000
 #: A tail older than this, in ms, is read again if others write: a lost put costs more than a read.
 STALE_MS: Final = 50
 #: A batch with this many appends shows that writers combine.
-CROWD: Final = 2
+MANY_WRITERS: Final = 2
 _KEPT: Final = 0.9
 #: From this number of writers on, a writer that has just won alone combines too. Otherwise it would win
 #: repeatedly before the others have put a batch together.
@@ -261,7 +261,7 @@ THROTTLED_MS: Final = 10_000
 
 
 @dataclass(slots=True)
-class Meeting:
+class StreamRivals:
     """The number of other writers that a process has recently met on a stream, its last lost race or shared
     batch, and the last throttling by storage."""
 
@@ -277,17 +277,17 @@ class Meeting:
 
 
 @dataclass(slots=True)
-class Crowd:
+class Rivals:
     """The other writers that a process has met, by stream incarnation. `sender` is the id of the process."""
 
     sender: str = ""
-    _met: dict[str, Meeting] = field(default_factory=dict)
+    _met: dict[str, StreamRivals] = field(default_factory=dict)
 
-    def on(self, incarnation: str) -> Meeting:
-        return self._met.get(incarnation) or Meeting()
+    def on(self, incarnation: str) -> StreamRivals:
+        return self._met.get(incarnation) or StreamRivals()
 
     def lose(self, incarnation: str, now_ms: int) -> None:
-        self._met.setdefault(incarnation, Meeting()).lost_ms = now_ms
+        self._met.setdefault(incarnation, StreamRivals()).lost_ms = now_ms
         while len(self._met) > _MOST_STREAMS:
             self._met.pop(next(iter(self._met)), None)
 
@@ -297,12 +297,12 @@ class Crowd:
 
     def flow(self, incarnation: str) -> None:
         """Note that an append met no throttling."""
-        if (meeting := self._met.get(incarnation)) is not None:
-            meeting.throttled_ms = 0
+        if (rivals := self._met.get(incarnation)) is not None:
+            rivals.throttled_ms = 0
 
     def meet(self, incarnation: str, writers: int, now_ms: int) -> None:
         """Note a batch of `writers` writers."""
-        if writers >= CROWD:
+        if writers >= MANY_WRITERS:
             self.lose(incarnation, now_ms)
-        if (meeting := self._met.get(incarnation)) is not None:
-            meeting.size = max(writers, meeting.size * _KEPT)
+        if (rivals := self._met.get(incarnation)) is not None:
+            rivals.size = max(writers, rivals.size * _KEPT)

@@ -84,9 +84,9 @@ class Copy:
         self._source = source
         self._target = target
         self._lock = threading.Lock()
-        self.say: Callable[[str], object] = lambda text: print(f"tidemark: {text}", file=sys.stderr)
+        self.report: Callable[[str], object] = lambda text: print(f"tidemark: {text}", file=sys.stderr)
         self.copied = 0
-        self._said_at = dynamodb.now()
+        self._reported_at = dynamodb.now()
         #: The latest time at which a write without a reply may have been sent.
         self._unanswered_at: float | None = None
         self._only_due = False
@@ -130,20 +130,20 @@ class Copy:
     def _is_retryable(self, failure: Failure) -> bool:
         if not failure.outcome_known:
             self._unanswered_at = self._dynamodb.now()
-        self._say_news(f"{failure}; trying again")
+        self._report_now_and_then(f"{failure}; trying again")
         return self._policy.retryable(failure)
 
-    def _say_news(self, text: str) -> None:
-        if self._dynamodb.now() - self._said_at > _NEWS_SECONDS:
-            self._said_at = self._dynamodb.now()
-            self.say(text)
+    def _report_now_and_then(self, text: str) -> None:
+        if self._dynamodb.now() - self._reported_at > _NEWS_SECONDS:
+            self._reported_at = self._dynamodb.now()
+            self.report(text)
 
     def _wait_for_late_copies(self) -> None:
         if self._unanswered_at is None:
             return
         left_seconds = self._unanswered_at + _LATEST_ARRIVAL_SECONDS - self._dynamodb.now()
         if left_seconds > 0:
-            self.say(
+            self.report(
                 "a write got no answer or a copy was cut off, and it may still land: the janitor's queue is "
                 f"written in {left_seconds / 60:.0f} minutes"
             )
@@ -185,7 +185,7 @@ class Copy:
                 self._dynamodb.write_batch(self._target, [{"PutRequest": {"Item": item}} for item in some])
             with self._lock:
                 self.copied += len(some)
-                self._say_news(f"{self.copied} items copied")
+                self._report_now_and_then(f"{self.copied} items copied")
 
     def _call(self, operation: str, **arguments: Any) -> Any:
         with _translated(operation):

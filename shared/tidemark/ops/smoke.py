@@ -118,12 +118,12 @@ def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
         with connect(url, open_timeout=_WOKEN_SECONDS) as socket:
             [frame] = render_watches([urllib.parse.urlsplit(stream.url).path], token or None)
             socket.send(frame)
-            before = _told(socket)
+            before = _next_message(socket)
             if "seconds" not in before:
                 raise SmokeFailed(f"socket: the watch is refused: {before}")
             tail = step("append", lambda: stream.append(_THIRD))
             started = time.monotonic()
-            while (now := _told(socket)).get("offset") == before["offset"]:
+            while (now := _next_message(socket)).get("offset") == before["offset"]:
                 continue
     except (httpx.HTTPError, OSError, WebSocketException) as failed:
         raise SmokeFailed(f"socket: {failed!r}") from failed
@@ -134,7 +134,7 @@ def watch_by_socket(base_url: str, stream: Stream, token: str) -> None:
     )
 
 
-def _told(socket: ClientConnection) -> dict[str, Any]:
+def _next_message(socket: ClientConnection) -> dict[str, Any]:
     """Return the next message about the stream. Raises SmokeFailed."""
     try:
         return parse_messages(socket.recv(timeout=_WOKEN_SECONDS))[0]

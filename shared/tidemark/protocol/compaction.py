@@ -40,12 +40,12 @@ class Compaction:
 
     def named(self, mode: str, after: str, tombstones: str, key: str) -> dict[str, str | int]:
         """Return the settings under these names."""
-        told: dict[str, str | int] = {
+        rendered: dict[str, str | int] = {
             mode: LAST_BY_KEY,
             after: self.after_seconds,
             tombstones: self.tombstone_seconds,
         }
-        return told if self.key is None else told | {key: self.key}
+        return rendered if self.key is None else rendered | {key: self.key}
 
 
 def parse_compaction(

@@ -35,7 +35,7 @@ CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
 _DIRECTION: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 #: Characters that make a path ambiguous after a gateway has decoded it: `%` and `?` were encoded twice, and
 #: U+FFFD stands for any bytes that are not UTF-8.
-_UNTELLABLE: Final = re.compile("[%?\ufffd]")
+_AMBIGUOUS: Final = re.compile("[%?\ufffd]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def check_new_name(key: StreamKey) -> None:
 def parse_segment(segment: str, *, encoded: bool) -> str:
     """Decode one segment of a path. Raises Malformed for invalid UTF-8 or escapes, or an ambiguous name."""
     if not encoded:
-        if found := _UNTELLABLE.search(segment):
+        if found := _AMBIGUOUS.search(segment):
             raise Malformed(
                 f"A name with {found[0]!r} cannot be used at this address: the gateway in front decodes the "
                 "path, so the name may have been another one; use the distribution's address"

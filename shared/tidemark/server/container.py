@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.http.app import create_app
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import threaded_backend
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.http.socket_session import Sockets
 from tidemark.protocol.errors import ProtocolError
@@ -61,7 +61,7 @@ def _environment() -> dict[str, str]:
 async def _serve(configuration: ServerConfiguration, settings: Settings) -> None:
     stores = connect(settings, recent_bytes=64 * MEGABYTE)
     stores.check_format()
-    backend = many_at_once(stores, replace(settings, socket_url=settings.socket_url or SOCKET_PATH))
+    backend = threaded_backend(stores, replace(settings, socket_url=settings.socket_url or SOCKET_PATH))
     application = Sockets(own_pages_only(create_app(backend), settings), backend)
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level)

@@ -174,9 +174,9 @@ async def serve_logged(
     log = RequestLog(sys.stderr, level)
     write_audit_lines(sys.stderr)
     line = f"Tidemark is ready at {_url_of(configuration.host, listener)} ({place})"
-    say_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731
+    print_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731
     limits, drain_seconds = configuration.limits, configuration.drain_seconds
-    await serve(application, listener, say_ready, stopping, limits, log=log, grace_seconds=drain_seconds)
+    await serve(application, listener, print_ready, stopping, limits, log=log, grace_seconds=drain_seconds)
 
 
 def _url_of(host: str, listener: socket.socket) -> str:

@@ -23,7 +23,7 @@ from tidemark.engine.database import Database
 from tidemark.engine.files import BlobFiles
 from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, QueuedMessage
-from tidemark.http.backend import in_turns
+from tidemark.http.backend import embedded_backend
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
 from tidemark.log.read import load_stream
@@ -157,7 +157,9 @@ class EmbeddedSystem:
             listed_at_once=MAX_LIMIT,
         )
         self._is_followed = self._begin()
-        self.backend = in_turns(self.stores, settings, self.database.run, self.wake, self.database.probe)
+        self.backend = embedded_backend(
+            self.stores, settings, self.database.run, self.wake, self.database.probe
+        )
 
     def _begin(self) -> bool:
         """Return whether changes are queued. Raises UnusableDatabase, a message of one line, if the database
@@ -242,7 +244,7 @@ class ChangeFollower:
             records: list[dict[str, Any]] = [json.loads(each.body) for each in taken]
             appends = filter(None, map(message_from_record, records))
             self._subscribers.notify(appends, filter(None, map(changed_from_record, records)))
-            self._registry.tell(written_by(records))
+            self._registry.append_changes(written_by(records))
             self._changes.done(taken)
         return bool(taken)
 

@@ -64,7 +64,7 @@ from typing import Final, NamedTuple
 
 from tidemark.log import tails
 from tidemark.log.append import TailMoved, put_batch
-from tidemark.log.combining import MAIL_BYTES, SMALL_CROWD, fits_mail
+from tidemark.log.combining import MAIL_BYTES, SMALL_GROUP, fits_mail
 from tidemark.log.due import schedule_packing
 from tidemark.log.records import Batch, Checksums, Entry, StreamRecord, Tombstone
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
@@ -157,7 +157,7 @@ class _Attempt:
             return self.settle(known, plan)
         if not self.combines(head, appends):
             return self.race(head, plan, appends)
-        if self.spills_first(head, appends[0].messages):
+        if self.spill_large_mail(head, appends[0].messages):
             return Known(reload_tail(self._stores, head.record), is_fresh=True)
         combined = combine(self._stores, head, self.mailable(head.record, appends[0]), self._append_id)
         return combined if isinstance(combined, Known) else [combined]
@@ -175,7 +175,7 @@ class _Attempt:
     def combines(self, head: tails.StreamHead, appends: Sequence[Append]) -> bool:
         """Whether to combine: other writers combine already, or the race was lost repeatedly. A group goes on
         racing, because it shares its write already."""
-        met = self._stores.crowd.on(head.record.incarnation)
+        met = self._stores.rivals.on(head.record.incarnation)
         is_alone = not self._losses and not head.mailed and not met.lost_ms
         if is_alone or len(appends) > 1 or not fits_mail(appends[0]):
             return False
@@ -184,19 +184,19 @@ class _Attempt:
         if self._losses >= (1 if self._has_lost_before or size > KILOBYTE else 3):
             return True
         now_ms = self._stores.clock_ms()
-        if met.was_in(tails.CROWDED_APART_MS, now_ms) and (size > MAIL_BYTES or met.size >= tails.SEVERAL):
+        if met.was_in(tails.RIVALS_APART_MS, now_ms) and (size > MAIL_BYTES or met.size >= tails.SEVERAL):
             return True
-        return len(head.mailed) >= tails.CROWD and now_ms - head.written_ms < tails.CROWDED_APART_MS
+        return len(head.mailed) >= tails.MANY_WRITERS and now_ms - head.written_ms < tails.RIVALS_APART_MS
 
-    def spills_first(self, head: tails.StreamHead, messages: Messages) -> bool:
+    def spill_large_mail(self, head: tails.StreamHead, messages: Messages) -> bool:
         """With few writers, put large mail into S3 unless it is there. Returns whether this was done: then
         the tail must be read again, because other writers have committed meanwhile. With many writers these
         reads would cost more than late mail does."""
-        met, before = self._stores.crowd.on(head.record.incarnation), self._spilled
-        is_small_crowd = met.size <= SMALL_CROWD and met.was_in(
-            tails.CROWDED_APART_MS, self._stores.clock_ms()
+        met, before = self._stores.rivals.on(head.record.incarnation), self._spilled
+        is_small_group = met.size <= SMALL_GROUP and met.was_in(
+            tails.RIVALS_APART_MS, self._stores.clock_ms()
         )
-        if messages.size <= MAIL_BYTES or not is_small_crowd:
+        if messages.size <= MAIL_BYTES or not is_small_group:
             return False
         return self.spill(head.record, messages.data) is not before
 
@@ -214,7 +214,7 @@ class _Attempt:
             if self._losses or not is_large:
                 raise
             self._losses = 1
-            self._stores.crowd.lose(head.record.incarnation, self._stores.clock_ms())
+            self._stores.rivals.lose(head.record.incarnation, self._stores.clock_ms())
             return Known(head, is_fresh=False)
         return plan.results
 
@@ -273,10 +273,10 @@ class _Attempt:
         """The head for the next decision: the head after the batch that won, or, from the second loss on, the
         current tail. After a tombstone the stream is read again: a new stream may have its name."""
         self._losses += 1
-        crowd, incarnation, now_ms = self._stores.crowd, head.record.incarnation, self._stores.clock_ms()
+        rivals, incarnation, now_ms = self._stores.rivals, head.record.incarnation, self._stores.clock_ms()
         if self._losses == 1:
-            self._has_lost_before = crowd.on(incarnation).was_in(tails.CROWDED_MS, now_ms)
-        crowd.lose(incarnation, now_ms)
+            self._has_lost_before = rivals.on(incarnation).was_in(tails.RIVALS_MS, now_ms)
+        rivals.lose(incarnation, now_ms)
         if isinstance(winner, Tombstone):
             self._stores.tails.forget(self._key)
             return Known(load_head(self._stores, self._key), is_fresh=True)
@@ -318,7 +318,7 @@ def _remembered_or_read(stores: Stores, key: StreamKey) -> Known:
     if head is None or head.is_expired(now_ms):
         return Known(load_head(stores, key), is_fresh=True)
     is_stale = now_ms - head.learned_ms > tails.STALE_MS
-    if is_stale and stores.crowd.on(head.record.incarnation).was_in(tails.SHARED_MS, now_ms):
+    if is_stale and stores.rivals.on(head.record.incarnation).was_in(tails.SHARED_MS, now_ms):
         return Known(reload_tail(stores, head.record), is_fresh=True)
     return Known(head, is_fresh=False)
 

@@ -63,8 +63,8 @@ _CALL_SECONDS: Final = 0.005
 #: Every fourth look is for the batch and not for its receipt: the writer may die before writing the receipt.
 _LOOKS_FOR_RECEIPTS: Final = 4
 #: Highest factor of a throttled writer's pause, and the decrease after each look that succeeds.
-_FARTHEST: Final = 16.0
-_STEP_FORWARD: Final = 0.5
+_MOST_BACK_OFF: Final = 16.0
+_BACK_OFF_STEP: Final = 0.5
 #: Longest random Retry-After of a refused writer, in seconds.
 _LATEST_SECONDS: Final = 5
 
@@ -94,10 +94,10 @@ class _Combining:
         self._record = head.record
         self._own = own
         self._append_id = append_id
-        if not stores.crowd.sender:
-            stores.crowd.sender = stores.new_id()
+        if not stores.rivals.sender:
+            stores.rivals.sender = stores.new_id()
         # A box is read in the order of its ids. The hash of the append varies it: no sender is always first.
-        self._id = _digest(append_id) + _digest(stores.crowd.sender)
+        self._id = _digest(append_id) + _digest(stores.rivals.sender)
         #: The posted mail; None while no other writer can commit the append.
         self._mail: combining.Mail | None = None
         self._back_off = 1.0
@@ -221,13 +221,13 @@ class _Combining:
 
     def _step_back(self) -> None:
         """Double the pause between looks, because the partition is throttled."""
-        self._back_off = min(2 * self._back_off, _FARTHEST)
+        self._back_off = min(2 * self._back_off, _MOST_BACK_OFF)
         self._was_throttled = True
-        self._stores.crowd.throttle(self._record.incarnation, self._stores.clock_ms())
+        self._stores.rivals.throttle(self._record.incarnation, self._stores.clock_ms())
 
     def _check_room(self) -> None:
         """Raises Busy before anything is written if the stream has too many writers."""
-        met = self._stores.crowd.on(self._record.incarnation)
+        met = self._stores.rivals.on(self._record.incarnation)
         is_throttled = met.was_throttled_in(THROTTLED_MS, self._stores.clock_ms())
         if combining.is_refused(self._head.chain_end, random.random(), is_throttled=is_throttled):
             raise errors.Busy
@@ -238,14 +238,14 @@ class _Combining:
     # --- turns ---
 
     @property
-    def _crowd(self) -> combining.Crowding:
-        lately = round(self._stores.crowd.on(self._record.incarnation).size)
+    def _view(self) -> combining.BoxView:
+        lately = round(self._stores.rivals.on(self._record.incarnation).size)
         writers = max(len(self._open), len(self._head.mailed), lately)
         found = sum(len(mail.append.messages.data) for mail in self._found)
-        return combining.Crowding(writers, max(found, writers * len(self._own.messages.data)), self._looks)
+        return combining.BoxView(writers, max(found, writers * len(self._own.messages.data)), self._looks)
 
     def _may_lead(self) -> bool:
-        return combining.may_lead(self._id, self._crowd)
+        return combining.may_lead(self._id, self._view)
 
     def _is_its_turn(self) -> bool:
         assert self._mail is not None, "an append waits as mail"
@@ -253,7 +253,7 @@ class _Combining:
             return False
         end = self._head.chain_end
         self._open = combining.open_mail(end, self._mail, self._found, self._stores.clock_ms())
-        lingers = combining.waits_for_senders(self._crowd, is_stored=self._own.messages.stored is not None)
+        lingers = combining.waits_for_senders(self._view, is_stored=self._own.messages.stored is not None)
         if (
             lingers
             and not combining.is_complete(end, self._open)
@@ -261,11 +261,11 @@ class _Combining:
         ):
             return False
         self._ready += 1
-        before = combining.rank(self._mail, end, self._open, self._crowd)
+        before = combining.rank(self._mail, end, self._open, self._view)
         return self._may_lead() and self._ready > before
 
     def _wait(self) -> Outcome | None:
-        pause = self._back_off * combining.pause_seconds(self._head.chain_end, self._found, self._crowd)
+        pause = self._back_off * combining.pause_seconds(self._head.chain_end, self._found, self._view)
         self._stores.concurrency.sleep(pause)
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
@@ -281,7 +281,7 @@ class _Combining:
             except errors.Busy:
                 self._step_back()
             else:
-                self._back_off = max(1.0, self._back_off - _STEP_FORWARD)
+                self._back_off = max(1.0, self._back_off - _BACK_OFF_STEP)
 
         self._has_looked = False
         self._at_once(find_next, *([self._look] if self._may_lead() else []))
@@ -388,12 +388,12 @@ class _Combining:
         self._adopt(head_from(self._record, batch, self._stores.clock_ms()))
         self._stores.tails.learn(self._head)
         writers = max(len(batch.mailed), len(mails))
-        self._stores.crowd.meet(self._record.incarnation, writers, self._stores.clock_ms())
+        self._stores.rivals.meet(self._record.incarnation, writers, self._stores.clock_ms())
         mailed = self._head.chain_end.holds(self._id)
         if mailed is not None:
-            self._check_whole(batch)
+            self._check_size_of_own_mail(batch)
             if not self._was_throttled:
-                self._stores.crowd.flow(self._record.incarnation)
+                self._stores.rivals.flow(self._record.incarnation)
             claim, end = self._own.claim, mailed.end
             producer = (
                 None if claim is None else ProducerState(claim.producer_id, claim.epoch, claim.seq, end)
@@ -410,7 +410,7 @@ class _Combining:
             self._found, self._has_looked = mails, True
         return None
 
-    def _check_whole(self, batch: Batch) -> None:
+    def _check_size_of_own_mail(self, batch: Batch) -> None:
         """Raises OutcomeUnknown if the batch holds another number of bytes of this mail than were posted: its
         writer has misread the mail. A batch has one checksum, and none for each mail."""
         size = self._head.chain_end.size_of(self._id)

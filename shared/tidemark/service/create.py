@@ -153,9 +153,9 @@ class _Creation:
                 existing = met.existing
             except DatedTooEarly as refused:
                 existing, self._free_ms = None, refused.changed_ms + 1
-            except BucketHasDefaults as told:
+            except BucketHasDefaults as found:
                 existing = None
-                self.adopt(told.bucket)
+                self.adopt(found.bucket)
             except (lifecycle.StreamChanged, TailMoved):
                 self._stores.pause(tries)
                 existing = load_stream(self._stores.table, self._key)
@@ -224,8 +224,8 @@ class _Creation:
     def load_defaults(self) -> None:
         """Take the bucket's defaults for settings that the request lacks. A new stream is first created
         without this read: the creation is refused if the bucket has defaults."""
-        is_told = self._request.retention.is_limited and self._request.compaction
-        if self._key.bucket != PLAIN_BUCKET and not is_told:
+        is_explicit = self._request.retention.is_limited and self._request.compaction
+        if self._key.bucket != PLAIN_BUCKET and not is_explicit:
             self.adopt(load_bucket(self._stores.table, self._key.bucket))
 
     def adopt(self, bucket: records.BucketRecord) -> None:

@@ -117,7 +117,7 @@ def read_back(
     held = list[Batch]()
 
     def kept() -> Iterator[tuple[int, Batch]]:
-        for calls, batch, reached in uncut_back(stores, head, count, end, ()):
+        for calls, batch, reached in batches_backward(stores, head, count, end, ()):
             if record.content_type.is_json and reached == end and batch.messages_before(end) is None:
                 raise Malformed(f"Offset {render_offset(end)} is not the end of a message")
             held.insert(0, cut_batch(batch, reached))
@@ -140,12 +140,12 @@ def read_back(
 
 
 def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple[int, Batch]]:
-    """The batches of `uncut_back` without their bytes, each cut to the part that belongs to the stream."""
-    for calls, batch, reached in uncut_back(stores, head, limit, head.tail.offset, BOUNDARY_ATTRIBUTES):
+    """`batches_backward` without their bytes, each cut to the part that belongs to the stream."""
+    for calls, batch, reached in batches_backward(stores, head, limit, head.tail.offset, BOUNDARY_ATTRIBUTES):
         yield calls, cut_batch(batch, reached)
 
 
-def uncut_back(
+def batches_backward(
     stores: Stores, head: StreamHead, limit: int, reached: int, attributes: Sequence[str]
 ) -> Iterator[tuple[int, Batch, int]]:
     """The stream's batches before the offset `reached`, the latest first, through all logs of a fork. Every

@@ -26,7 +26,7 @@ from tidemark.log.pack_format import fast_zlib
 from tidemark.log.packs import Piece, fill_blocks
 from tidemark.log.records import Batch, Snapshot
 from tidemark.log.table import Table, check_format
-from tidemark.log.tails import Crowd, RecentBatches, TailCache
+from tidemark.log.tails import RecentBatches, Rivals, TailCache
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.messages import StoredBody
 from tidemark.settings import Settings
@@ -110,7 +110,7 @@ class Stores:
     clock_ms: Callable[[], int] = CLOCK.now_ms
     new_id: Callable[[], str] = new_id
     concurrency: Concurrency = field(default_factory=Threads)
-    crowd: Crowd = field(default_factory=Crowd)
+    rivals: Rivals = field(default_factory=Rivals)
     packing: Packing = field(default_factory=lambda: Packing.after_seconds(3600))
     #: Most streams, buckets or subscriptions in a page of a listing. An entry takes a read of DynamoDB.
     listed_at_once: int = 100

@@ -85,7 +85,7 @@ class StreamRegistry:
         self._looked_ms: int | None = None
         self._exists = False
 
-    def tell(self, written: Written) -> None:
+    def append_changes(self, written: Written) -> None:
         """Append the changes of these writes. Raises storage's errors; the records must then come again."""
         if not written.items and not written.batches:
             return
@@ -164,10 +164,10 @@ class StreamRegistry:
             epochs |= {state.producer_id: state.epoch for state in states}
         events: list[rules.RegistryEvent] = []
         for each in seen:
-            told = rules.events_of(each, epochs.get(rules.producer_of(each.stream_id)))
-            if told:
-                epochs[rules.producer_of(each.stream_id)] = told[-1].claim.epoch
-            events += told
+            news = rules.events_of(each, epochs.get(rules.producer_of(each.stream_id)))
+            if news:
+                epochs[rules.producer_of(each.stream_id)] = news[-1].claim.epoch
+            events += news
         for group in _groups(events):
             requests = [AppendRequest(_JSON, event.body, claim=event.claim) for event in group]
             results = append(self._stores, REGISTRY, requests)

@@ -76,14 +76,14 @@ def _look(stores: Stores, record: StreamRecord, read_seconds: float) -> Watched 
     return Watched(record, head.tail, max(head.touched_ms, record.used_ms), read_seconds)
 
 
-def load_tail(stores: Stores, record: StreamRecord, told: int | None) -> tuple[Tail, News | None]:
-    """Read the tail of a watched stream, and the data after the offset `told`, in one query. `told` is None
-    if no client wants data. Raises StreamNotFound or SoftDeleted."""
+def load_tail(stores: Stores, record: StreamRecord, known_offset: int | None) -> tuple[Tail, News | None]:
+    """Read the tail of a watched stream, and the data after `known_offset`, in one query. The offset is
+    None if no client wants data. Raises StreamNotFound or SoftDeleted."""
     pk, news = log_pk(record.key, record.incarnation), None
-    if told is None:
+    if known_offset is None:
         last = load_last(stores.table, pk)
     else:
-        last, news = load_news(stores.table, pk, told)
+        last, news = load_news(stores.table, pk, known_offset)
     if isinstance(last, Tombstone):
         raise ended_error(stores, record)
     return (Tail(record.base) if last is None else last.after), news

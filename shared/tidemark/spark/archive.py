@@ -50,13 +50,13 @@ class Archive:
         lake: LakeTable,
         batch_bytes: int,
         write_packs: WritePacks,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._options = replace(_parse(given), limit_bytes=batch_bytes)
         self._decides_times = "includetimestamps" not in map(str.lower, given)
         self._has_begun = False
         self._reader = connect(self._options.connection)
-        self._lake, self._write_packs, self._say = lake, write_packs, say
+        self._lake, self._write_packs, self._report = lake, write_packs, report
         self.messages = self.batches = 0
         self.lost: dict[str, int | None] = {}
 
@@ -81,7 +81,7 @@ class Archive:
         try:
             self._reader.check_times(next(iter(heads.values())))
         except NoTimes as fault:
-            self._say(f"{fault}: messages are archived without their time")
+            self._report(f"{fault}: messages are archived without their time")
         else:
             columns = dict.fromkeys([*self._options.columns, "timestamp"])
             self._options = replace(self._options, columns=tuple(columns), include_timestamps=True)
@@ -121,24 +121,24 @@ class Archive:
         read = [each for every in written for each in every.read]
         begins = {(each.stream, each.incarnation): each.first for each in reversed(read)}
         if not self._lake.add(list(files), batch, begins):
-            self._say("another archive committed first: its messages are not archived again")
+            self._report("another archive committed first: its messages are not archived again")
             return
         if files:
             self.messages += sum(files.values())
             self.batches += 1
-            self._say(f"batch {self.batches}: {sum(files.values())} messages")
+            self._report(f"batch {self.batches}: {sum(files.values())} messages")
         # With failOnDataLoss the read has already failed at the first loss.
         if not self._options.fail_on_data_loss:
-            self._tell_losses(batch, read, heads)
+            self._report_losses(batch, read, heads)
 
-    def _tell_losses(self, batch: ArchiveBatch, read: list[StreamRead], heads: Mapping[str, Head]) -> None:
+    def _report_losses(self, batch: ArchiveBatch, read: list[StreamRead], heads: Mapping[str, Head]) -> None:
         lost = find_losses(read, batch.start, batch.end)
         if lost:
             now = load_heads(self._options, self._reader)
             lost = losses_beside_compaction(lost, batch.start, heads, now)
         for name, size in sorted(lost.items()):
             again = "messages unread when it was deleted and created again"
-            self._say(f"{name}: {again if size is None else f'{size} bytes'} could not be archived")
+            self._report(f"{name}: {again if size is None else f'{size} bytes'} could not be archived")
             before = self.lost.get(name, 0)
             self.lost[name] = None if size is None or before is None else before + size
 

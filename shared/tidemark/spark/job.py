@@ -42,7 +42,7 @@ class Job:
         self.code = Exit.DONE
         self._started = time.monotonic()
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         clear = _CLEAR_LINE if sys.stderr.isatty() else ""
         sys.stderr.write(f"{clear}{self.name}: {text}\n")
         sys.stderr.flush()
@@ -192,7 +192,7 @@ def run_archive(given: argparse.Namespace, job: Job, write_packs: Callable[..., 
     every: float | None = given.every
     if every is not None and every <= 0:
         raise JobFailed(f"--every must be a number of seconds above 0, got {every:g}")
-    archive = Archive(read_options(given), open_lake(given), given.batch_bytes, write_packs, job.say)
+    archive = Archive(read_options(given), open_lake(given), given.batch_bytes, write_packs, job.report)
     with until_stopped() if every else contextlib.nullcontext(threading.Event()) as stopped:
         pause = 0.0
         while not stopped.wait(pause):
@@ -236,7 +236,7 @@ def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -
     rows.write.format("tidemark").mode("append").options(**own).save()
     settled = batches.load(0) or Manifest("", ())
     if was_complete:
-        job.say(f"{given.id} was already complete: nothing was written now")
+        job.report(f"{given.id} was already complete: nothing was written now")
     streams = len(settled.by_stream())
     summary: dict[str, object] = {"messages": settled.rows, "streams": streams, "id": given.id}
     return summary | ({"already_complete": "true"} if was_complete else {})
@@ -322,7 +322,7 @@ def run_with(
         body(open_session(name) if by_spark else None, given, job)
     except Exception as fault:  # noqa: BLE001 - every failure is reported in one line
         line, code = explain_failure(fault)
-        job.say(line)
+        job.report(line)
         return code
     return job.code
 

@@ -188,7 +188,7 @@ class Deliverer:
         )
         record = commit(self.stores, seen, started)
         try:
-            done = says_done(self._call(record, streams, timeout_ms / 1000))
+            done = answers_done(self._call(record, streams, timeout_ms / 1000))
         except (DeliveryFailed, WebhookUrlRejected) as failed:
             _log.warning("webhook of %s: %s", record.subscription_id, failed)
             self._fail(record, streams, failed, began_ms, timeout_ms)
@@ -212,7 +212,7 @@ class Deliverer:
         named = {"streams": [render_pending(stream) for stream in streams]}
         if hops > MAX_HOPS:
             _log.warning("%s gives up the third dead letter in a row: %s", record.subscription_id, why)
-        elif not self._tell(record, record.configuration.dead_letter_stream, "dead", letter | named):
+        elif not self._append_event(record, record.configuration.dead_letter_stream, "dead", letter | named):
             return False
         now_ms = self.stores.clock_ms()
         self._while_same(
@@ -220,19 +220,19 @@ class Deliverer:
         )
         return True
 
-    def _tell(
+    def _append_event(
         self, record: SubscriptionRecord, path: str | None, producer: str, event: Mapping[str, object]
     ) -> bool:
         """Append an event once for each generation: retries are duplicates, because the generation is a
         producer's epoch (§5.2.1). Returns False if the stream refuses the event."""
         key, generation = stream_key_of(path or ""), record.delivery.generation
-        told = {"subscription_id": record.subscription_id, "generation": generation}
-        told |= {"ts": self.stores.clock_ms(), **event}
+        content = {"subscription_id": record.subscription_id, "generation": generation}
+        content |= {"ts": self.stores.clock_ms(), **event}
         try:
             content_type = load_head(self.stores, key).record.content_type
             claim = Claim(f"{producer}-{record.incarnation}", generation, 0)
             [outcome] = append(
-                self.stores, key, [AppendRequest(content_type, orjson.dumps(told), claim=claim)]
+                self.stores, key, [AppendRequest(content_type, orjson.dumps(content), claim=claim)]
             )
             if isinstance(outcome, ProtocolError):
                 raise outcome
@@ -316,18 +316,18 @@ class Deliverer:
 
     def _write_wake_event(self, record: SubscriptionRecord, stream: PendingStream) -> None:
         event = {"type": "wake", "stream": stream.link.path}
-        is_told = self._tell(record, record.configuration.wake_stream, "wake", event)
+        is_appended = self._append_event(record, record.configuration.wake_stream, "wake", event)
         now_ms, chance = self.stores.clock_ms(), self.chance()
 
-        def told(seen: DeliveryState) -> DeliveryState:
-            if is_told:
+        def settled(seen: DeliveryState) -> DeliveryState:
+            if is_appended:
                 # Leases that ran out still count as failed attempts; refusals of the event do not.
                 in_vain = 0 if seen.failed else seen.attempts
                 return replace(state.attempt_succeeded(seen, now_ms), attempts=in_vain)
             failed = replace(seen, attempts=seen.attempts + 1)
             return state.attempt_failed(failed, now_ms, chance, DeliveryFailure.REFUSED)
 
-        self._settle(record, told)
+        self._settle(record, settled)
 
 
 LinkType = Literal["explicit", "glob"]
@@ -357,7 +357,7 @@ def render_pending(stream: PendingStream) -> PendingDescription:
     return {**link, "tail_offset": render_offset(stream.tail), "has_pending": True}
 
 
-def says_done(body: bytes) -> bool:
+def answers_done(body: bytes) -> bool:
     """Whether a webhook has answered `{"done": true}`."""
     try:
         answer = orjson.loads(body)

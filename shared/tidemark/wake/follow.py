@@ -408,14 +408,14 @@ class Watch(Follower):
         """Read the tail again. Returns None if the client knows the tail. Raises ProtocolError."""
         stores, wake, record = self._process.stores, self._process.wake, self._record
         assert record is not None, "it has begun"
-        told = self.offset if self._wants_data else None
+        known = self.offset if self._wants_data else None
 
         def register_and_load() -> tuple[Tail, RenderedNews | None, float]:
             seconds = wake.ensure_registered(record.incarnation)
-            tail, news = load_tail(stores, record, told)
+            tail, news = load_tail(stores, record, known)
             return tail, news and render_news(tail, record.content_type, news), seconds
 
-        call = self._process.share(("tail", self.incarnation, told), register_and_load)
+        call = self._process.share(("tail", self.incarnation, known), register_and_load)
         tail, news, seconds = await call
         self._read_in(seconds)
         if tail.offset == self.offset and not tail.closed:

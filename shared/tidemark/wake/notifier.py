@@ -34,7 +34,7 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Threads
 from tidemark.wake.queue import WakeMessage, encode_message
 
-TELLING_SECONDS: Final = 3.0
+SOCKET_SEND_SECONDS: Final = 3.0
 #: Three attempts within a second, if API Gateway answers at once: other waiters must not wait for long.
 _PROMPT: Final = RetryPolicy(3, 3.0, lambda failed: 0.2 * failed)
 
@@ -90,7 +90,7 @@ class SocketApi:
 
 def connect_sockets(account: Account, endpoint: str) -> SocketApi:
     """`endpoint` is the URL of the API's stage."""
-    return SocketApi(BlockingHttp(account.sockets(endpoint), TELLING_SECONDS), urlsplit(endpoint).path)
+    return SocketApi(BlockingHttp(account.sockets(endpoint), SOCKET_SEND_SECONDS), urlsplit(endpoint).path)
 
 
 #: Many threads, because a stream may have a thousand queues, and a sending thread mostly waits.
@@ -175,7 +175,7 @@ class Notifier:
         receivers = sorted(
             by_receiver.values(), key=lambda wakes: (wakes[0].waiter.is_socket, random.random())
         )
-        self._threads.each(lambda wakes: self._tell(wakes, failures, until_ms), receivers)
+        self._threads.each(lambda wakes: self._send_wakes(wakes, failures, until_ms), receivers)
         return failures
 
     def _load(self, message: WakeMessage, first: int, failures: Failures) -> list[_Wake]:
@@ -190,16 +190,16 @@ class Notifier:
             elif any(waiter.is_socket for waiter in waiters):
                 last = load_last(self._table, pk)
             tail = last.after if isinstance(last, Batch) else None
-            told = socket.render_news(tail, content_type, news) if tail and content_type and news else None
+            frame = socket.render_news(tail, content_type, news) if tail and content_type and news else None
             return [
-                _Wake(pk, message.start, waiter, tail, told if waiter.content_type else None)
+                _Wake(pk, message.start, waiter, tail, frame if waiter.content_type else None)
                 for waiter in waiters
             ]
         except Exception as failure:  # noqa: BLE001 - it is reported for this log alone
             failures[message.log_pk] = failure
             return []
 
-    def _tell(self, wakes: Sequence[_Wake], failures: Failures, until_ms: int) -> None:
+    def _send_wakes(self, wakes: Sequence[_Wake], failures: Failures, until_ms: int) -> None:
         """Send the wakes of one receiver. If the receiver is gone, remove its waiters: this is no failure."""
         try:
             try:

@@ -242,7 +242,7 @@ def is_audited(request: Request, operation: Operation) -> bool:
 def audit(request: Request, status: int) -> None:
     """Write an audit line for a request that was carried out or refused, at every LOG_LEVEL."""
     access: Access = request.scope[ACCESS]
-    told = {
+    entry = {
         "method": request.method,
         "path": url_path(request)[:1024],
         "status": status,
@@ -250,16 +250,16 @@ def audit(request: Request, status: int) -> None:
         "token_id": access.token_id,
         "key_id": access.key_id,
     }
-    _audit_log.info("audit %s", json.dumps(told))
+    _audit_log.info("audit %s", json.dumps(entry))
 
 
 def _audited(request: Request, send: Send) -> Send:
-    async def send_and_tell(message: Message) -> None:
+    async def send_and_audit(message: Message) -> None:
         if message["type"] == "http.response.start":
             audit(request, message["status"])
         await send(message)
 
-    return send_and_tell
+    return send_and_audit
 
 
 def read_credential(request: Request) -> Credential:

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 #: Lifetime of a fetched value. A withdrawn key is accepted at most this long.
 FRESH_SECONDS: Final = 300.0
 #: The shortest time between two fetches because of a key that is missing in a current value.
-MISSING_SECONDS: Final = 30.0
+REFETCH_SECONDS: Final = 30.0
 #: The shortest time between a failed fetch and its retry.
 FAILED_SECONDS: Final = 5.0
 #: The longest use of an old value while fetches fail.
@@ -108,7 +108,7 @@ class RefreshingCache(Generic[_T]):
 
     def _refreshed(self, is_enough: Callable[[_T], bool]) -> _T | None:
         now = self._clock()
-        may_try = now - self._tried_at >= (FAILED_SECONDS if self._failed else MISSING_SECONDS)
+        may_try = now - self._tried_at >= (FAILED_SECONDS if self._failed else REFETCH_SECONDS)
         is_old = self._value is None or now - self._fetched_at > FRESH_SECONDS
         if may_try and (is_old or (self._value is not None and not is_enough(self._value))):
             self._tried_at, self._failed = now, True

@@ -59,7 +59,7 @@ class BehindEdge:
     async def _admitted(self, scope: Scope, request: Request) -> Scope:
         """Raises OriginAccessDenied, KeysUnavailable, EdgeTooNew."""
         sent = header(request, HEADER)
-        if sent is None and (not self._is_required or is_by_writers_url(scope)):
+        if sent is None and (not self._is_required or is_by_function_url(scope)):
             return scope
         expected = await self._load()
         if expected is None and self._is_required:
@@ -70,13 +70,13 @@ class BehindEdge:
         version = header(request, EDGE_VERSION_HEADER) or PATH_IN_HEADER
         if version not in (PATH_IN_HEADER, EDGE_VERSION):
             raise EdgeTooNew
-        told = header(request, PATH_HEADER) if version == PATH_IN_HEADER else read_edge_path(scope["path"])
-        if not is_known and version == PATH_IN_HEADER and not _fits(scope, told):
+        path = header(request, PATH_HEADER) if version == PATH_IN_HEADER else read_edge_path(scope["path"])
+        if not is_known and version == PATH_IN_HEADER and not _fits(scope, path):
             return scope
-        return as_sent(scope, request, told)
+        return as_sent(scope, request, path)
 
 
-def is_by_writers_url(scope: Scope) -> bool:
+def is_by_function_url(scope: Scope) -> bool:
     """Whether the request is a write at the write function's own URL, which exists if `WriterConcurrency` is
     set. Lambda sets the domain name, so clients cannot forge it. No other function with writes has a URL."""
     event = scope.get("aws.event") or {"requestContext": {}}
@@ -84,11 +84,11 @@ def is_by_writers_url(scope: Scope) -> bool:
     return is_function_url and scope["method"] in WRITING
 
 
-def _fits(scope: Scope, told: str | None) -> bool:
+def _fits(scope: Scope, path: str | None) -> bool:
     """Whether the path in the header and the received path are equal when decoded. While the origin secret is
     rotated, the edge sends another secret than the functions know. If the secret is not required, the edge's
     headers are used even so; but a client could send them too, so the path must be the requested one."""
-    return told is not None and _plain(told) == _plain(scope["path"])
+    return path is not None and _plain(path) == _plain(scope["path"])
 
 
 def _plain(path: str) -> str:

@@ -154,7 +154,7 @@ class ConnectionOptions:
             raise ValueError(f"{name[:80]!r} cannot be a stream's name: {fault.message}") from fault
         return name
 
-    def tell_missing(self, *names: str) -> str:
+    def missing_text(self, *names: str) -> str:
         """Return the error text for missing streams or, without names, for a missing bucket. A server also
         answers 404 if the token does not allow the read."""
         what = f"stream in {self.bucket}: {', '.join(names)}" if names else f"bucket: {self.bucket}"

@@ -45,10 +45,10 @@ def require_all(
     """Check the start of a query. The bucket must exist, and every named stream unless its name is in
     `known`. With includeTimestamps the server must have times. Raises InvalidOptions."""
     if not heads and not reader.has_bucket():
-        raise InvalidOptions([options.connection.tell_missing()])
+        raise InvalidOptions([options.connection.missing_text()])
     missing = [name for name in options.names if name not in heads and name not in known]
     if missing:
-        raise InvalidOptions([options.connection.tell_missing(*missing)])
+        raise InvalidOptions([options.connection.missing_text(*missing)])
     if options.asks_times and heads:
         try:
             reader.check_times(next(iter(heads.values())))

@@ -372,7 +372,7 @@ class DynamoDBReader:
     def read(
         self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
-        def tell_loss(begin: int, end: int) -> None:
+        def warn_of_loss(begin: int, end: int) -> None:
             if partition.fail_on_data_loss:
                 lost = f"{render_offset(begin)} to {render_offset(end)} is not there any more"
                 raise DataLoss(partition.name, lost)
@@ -387,7 +387,7 @@ class DynamoDBReader:
             return merge_page(items, walk.reached, until)
 
         walk = ChainWalk[BatchItem | MessageRun](
-            self._bulk.query, decode, [span], low, until=high, on_gap=tell_loss
+            self._bulk.query, decode, [span], low, until=high, on_gap=warn_of_loss
         )
         reached = low
         for item in walk:

@@ -184,8 +184,8 @@ class HttpReader:
             answer = self._ask("/v1/start", head.name, f"from={quote(since, safe='')}")
             found = orjson.loads(answer.data)["offset"]
         except (HttpFault, ValueError, KeyError, TypeError) as fault:
-            told = fault.text if isinstance(fault, HttpFault) else "it does not answer with an offset"
-            raise BadOffset(f"{head.name}: this server finds no offset by its time: {told}") from fault
+            reason = fault.text if isinstance(fault, HttpFault) else "it does not answer with an offset"
+            raise BadOffset(f"{head.name}: this server finds no offset by its time: {reason}") from fault
         return head.tail if is_past(found, head.tail.offset) else head.tail.at(found)
 
     def check_times(self, head: Head) -> None:
@@ -208,9 +208,9 @@ class HttpReader:
         none."""
         answer = self._ask("/v1/times", name, f"offset={quote(offset, safe='')}")
         try:
-            told = orjson.loads(answer.data)
-            found = {each: told[each] for each in ("times_ms", "messages", "bytes", "end_offset")}
-            found["message_ends"] = told.get("message_ends", [])
+            reply = orjson.loads(answer.data)
+            found = {each: reply[each] for each in ("times_ms", "messages", "bytes", "end_offset")}
+            found["message_ends"] = reply.get("message_ends", [])
         except (ValueError, KeyError, TypeError) as fault:
             raise NoTimes(f"{name}: this server answers GET /v1/times with no times") from fault
         return found, incarnation_in(answer.headers.get("ETag", ""), found["end_offset"])
@@ -306,16 +306,16 @@ class HttpReader:
         times = PageTimes(page.start, is_json=page.is_json)
         while is_past(end, times.end):
             try:
-                told, incarnation = self._ask_times(name, times.end)
+                reply, incarnation = self._ask_times(name, times.end)
             except HttpFault as fault:
                 if fault.status in (404, 410) and not self._still_has(name, page):
                     return None
                 raise
-            if incarnation != page.incarnation or told["end_offset"] == times.end:
+            if incarnation != page.incarnation or reply["end_offset"] == times.end:
                 if self._still_has(name, page):
                     raise TimesDoNotFit(f"tidemark: stream {name}: no times for the page at {page.start}")
                 return None
-            times.add(told)
+            times.add(reply)
         return times
 
     def _still_has(self, name: str, page: HttpPage) -> bool:
@@ -379,13 +379,13 @@ class HttpReader:
         if not page.is_json or (bytes_between(page.start, page.end) or 0) <= size:
             return []
         try:
-            told, incarnation = self._ask_times(name, page.start)
+            reply, incarnation = self._ask_times(name, page.start)
         except RetryableHttpFault:
             raise
         except (HttpFault, NoTimes):
             return []
-        is_same = incarnation == page.incarnation and told["end_offset"] == page.end
-        return told["message_ends"] if is_same else []
+        is_same = incarnation == page.incarnation and reply["end_offset"] == page.end
+        return reply["message_ends"] if is_same else []
 
     def _surplus(self, partition: StreamPartition, page_end: str) -> int | None:
         """Count the messages, or bytes, between the pinned end and the end of the page. None if the server no

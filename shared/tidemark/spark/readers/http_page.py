@@ -126,16 +126,16 @@ class PageTimes:
         self._writes: dict[str, list[int]] = {"times_ms": [], "messages": [], "bytes": []}
         self._taken = 0
 
-    def add(self, told: Mapping[str, Any]) -> None:
+    def add(self, reply: Mapping[str, Any]) -> None:
         """Add an answer that begins at `end`."""
-        if told.get("message_ends"):
-            ends = [told["message_ends"][count - 1] for count in accumulate(told["messages"])]
+        if reply.get("message_ends"):
+            ends = [reply["message_ends"][count - 1] for count in accumulate(reply["messages"])]
             self._edges += map(int, ends)
         else:
-            self._edges += list(accumulate(told["bytes"], initial=place_of(self.end) or 0))[1:]
+            self._edges += list(accumulate(reply["bytes"], initial=place_of(self.end) or 0))[1:]
         for name in self._writes:
-            self._writes[name] += told[name]
-        self.end = told["end_offset"]
+            self._writes[name] += reply[name]
+        self.end = reply["end_offset"]
 
     def take(self, values: Sequence[bytes]) -> pa.Array:
         """Return the times of the next rows; a row of bytes has the time of its first byte. Raises

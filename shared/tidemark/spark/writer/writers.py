@@ -84,7 +84,7 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
         assert options.content_type is not None, "checked with the options"
         return options.content_type
     if target is None:
-        missing = options.connection.tell_missing(options.stream)
+        missing = options.connection.missing_text(options.stream)
         raise InvalidOptions([f"{missing}; createStreams=true creates it"])
     # If an earlier run completed this write, the stream may be closed: nothing is left to write.
     is_written = options.producer_id is not None and StagedBatches(
@@ -204,7 +204,7 @@ class StagedWrite:
                 publisher.create(stream, self.content_type)
                 content_types[stream] = self.content_type
             elif target is None:
-                faults.append(self.options.connection.tell_missing(stream))
+                faults.append(self.options.connection.missing_text(stream))
             else:
                 # A closed stream may have the batch already; only the append itself shows that.
                 content_types[stream] = target.content_type
