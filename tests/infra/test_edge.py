@@ -160,7 +160,6 @@ def test_what_the_edge_says_nobody_else_can_say(route: Route) -> None:
         headers = routed["request"]["headers"]
         assert authorization.FORWARDED.lower() not in headers
         assert headers["x-tidemark-host"] == {"value": "streams.example"}
-        assert "x-tidemark-path" not in headers
         assert headers[EDGE_VERSION_HEADER.lower()] == {"value": EDGE_VERSION}
         assert "x-tidemark-content-type" not in headers
 

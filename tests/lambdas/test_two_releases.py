@@ -8,14 +8,12 @@ from typing import Final
 import pytest
 
 from tests.lambdas.releases import TODAY, environments
-from tests.support import JSON, World
-from tidemark.protocol.compaction import Compaction
-from tidemark.protocol.stream_key import StreamKey
+from tests.support import World
 
 pytestmark = pytest.mark.slow
 
 #: The commit of the release before (`CONTRIBUTING.md`, A release).
-RELEASE_BEFORE: Final = "390d53d"
+RELEASE_BEFORE: Final = "b51f5b7d"
 WRITERS: Final = 12
 LARGE: Final = (3000,) * 8
 MIXED: Final = (40, 3000, 200, 30_000, 1500, 9000)
@@ -39,14 +37,3 @@ def test_what_two_releases_acknowledge_is_there_once(world: World) -> None:
                 status, found = running[reader].do("read", path)
                 assert status == 200
                 assert Counter(map(tuple, found)) == appended, running[reader].release
-
-
-def test_a_release_that_cannot_read_compacted_streams_serves_nothing_beside_one(world: World) -> None:
-    """Until a stream is compacted, it does: so whoever compacts none can go back to it."""
-    process, plain = world.process(), StreamKey("v1", "plain")
-    process.create(plain, content_type=JSON)
-    variables = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name}
-    for status in (200, 503):
-        with environments([RELEASE_BEFORE], variables) as [before]:
-            assert before.do("read", "/v1/stream/plain") == [status, []]
-        process.create(StreamKey("v1", "compacted"), content_type=JSON, compaction=Compaction())

@@ -63,20 +63,12 @@ def told(system: EmbeddedSystem) -> bytes:
     return read(system.stores, REGISTRY, 0).data
 
 
-@pytest.mark.parametrize("is_earlier", [False, True], ids=["new", "of an earlier release"])
-def test_what_is_stored_is_its_owners_alone(tmp_path: Path, is_earlier: bool) -> None:
-    """An earlier release let everybody read: what leads to the blobs is closed when the store is opened."""
+def test_what_is_stored_is_its_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with locked(folder):
         system = a_system(folder)
     system.blobs.put("log/a/one", b"x")
-    private = [folder, *folder.glob("tidemark.db*"), folder / "blobs"]
-    if is_earlier:
-        for each in private[1:]:
-            each.chmod(0o755 if each.is_dir() else 0o644)
-        system = a_system(folder)
-    else:
-        private.append(folder / "blobs/log/a/one")
+    private = [folder, *folder.glob("tidemark.db*"), folder / "blobs", folder / "blobs/log/a/one"]
     assert len(private) >= 5
     assert [stat.filemode(each.stat().st_mode)[4:] for each in private] == ["------"] * len(private)
 

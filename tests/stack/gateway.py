@@ -227,7 +227,6 @@ async def _live(receive: Receive, send: Send) -> None:
 _FILE: Final = "app.py"
 _ATTRIBUTE: Final = "app"
 _SECRET_HEADER: Final = origin_secret.HEADER.lower().encode()
-_PATH_HEADER: Final = origin_secret.PATH_HEADER.lower().encode()
 _TYPE_HEADER: Final = origin_secret.TYPE_HEADER.lower().encode()
 _HOST_HEADER: Final = origin_secret.HOST_HEADER.lower().encode()
 _VERSION_HEADER: Final = EDGE_VERSION_HEADER.lower().encode()
@@ -294,7 +293,7 @@ class Edge:
         said = {_HOST_HEADER: host, _VERSION_HEADER: EDGE_VERSION.encode()}
         if self._secret:
             said[_SECRET_HEADER] = self._secret.encode()
-        own = said.keys() | {_PATH_HEADER, _TYPE_HEADER}
+        own = said.keys() | {_TYPE_HEADER}
         sent = [(name, value) for name, value in scope["headers"] if name not in own]
         path = written_path(scope["raw_path"])
         return {**scope, "path": path.decode(), "raw_path": path, "headers": sent + list(said.items())}

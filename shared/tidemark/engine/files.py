@@ -58,8 +58,6 @@ class BlobFiles:
         if read_only:
             return
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(OSError):
-            root.chmod(0o700)  # An earlier release made the folder readable for all users.
         self._url_key = _url_key(root.parent / _KEY_NAME)
 
     def put(self, key: str, data: bytes) -> None:

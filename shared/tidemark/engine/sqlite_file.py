@@ -108,8 +108,6 @@ def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
         _create_private(Path(path))
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=wait_seconds)
     tables = _check_kind(db, path)
-    if path != MEMORY:
-        _make_private(Path(path))
     db.executescript(_SETTINGS)
     if tables:
         with suppress(sqlite3.Error):  # If another process is reading, a later start empties the log.
@@ -144,13 +142,6 @@ def _create_private(path: Path) -> None:
     """Create the file with mode 600. SQLite gives the log's files the same mode, and reports errors later."""
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-
-
-def _make_private(path: Path) -> None:
-    """Set mode 600, because an earlier release let all users read the files."""
-    for suffix in ("", "-wal", "-shm"):
-        with suppress(OSError):
-            Path(f"{path}{suffix}").chmod(0o600)
 
 
 def _one(db: sqlite3.Connection, question: str) -> int:

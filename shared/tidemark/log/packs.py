@@ -189,18 +189,13 @@ def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
     has forks, because forks read the messages that compaction removes. Later forks are not made below the
     compacted offset (`log/lifecycle.py: add_reference`)."""
     numbers = {schema.PACKED: after.packed, schema.PACKS_MADE: after.packs_made}
-    condition = _if_unmoved(record, new.first.start)
+    as_seen = _is(schema.PACKS_MADE, record.packs_made)
+    condition: Condition = AllOf(if_live(record.incarnation), as_seen, retains_from(new.first.start))
     if new.compacted:
         numbers[schema.COMPACTED] = after.compacted
         condition = AllOf(condition, _is(schema.COMPACTED, record.compacted), NONE_LEFT)
     sets = {name: {"N": str(value)} for name, value in numbers.items()}
     return Write(update=Update(schema.stream_key(record.key), sets), condition=condition)
-
-
-def _if_unmoved(record: StreamRecord, start: int) -> Condition:
-    # Earlier releases do not count their packs, but move the end of the last one.
-    is_next = AllOf(_is(schema.PACKS_MADE, record.packs_made), _is(schema.PACKED, record.packed))
-    return AllOf(if_live(record.incarnation), is_next, retains_from(start))
 
 
 def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None:

@@ -23,13 +23,8 @@ from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDe
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
-#: The version of edges of earlier releases, which send the path in a header. Later edges encode the request's
-#: path so that no origin changes it.
-PATH_IN_HEADER: Final = "1"
 #: The name that the client used.
 HOST_HEADER: Final = "X-Tidemark-Host"
-#: The undecoded path.
-PATH_HEADER: Final = "X-Tidemark-Path"
 #: The body's type. The edge sends `application/octet-stream` as Content-Type, so that an HTTP API passes the
 #: body as base64, and every body of 4 MiB fits a Lambda request.
 TYPE_HEADER: Final = "X-Tidemark-Content-Type"
@@ -67,13 +62,10 @@ class BehindEdge:
         is_known = expected is not None and hmac.compare_digest((sent or "").encode(), expected.encode())
         if not is_known and self._is_required:
             raise OriginAccessDenied
-        version = header(request, EDGE_VERSION_HEADER) or PATH_IN_HEADER
-        if version not in (PATH_IN_HEADER, EDGE_VERSION):
+        version = header(request, EDGE_VERSION_HEADER)
+        if version not in (None, EDGE_VERSION):
             raise EdgeTooNew
-        path = header(request, PATH_HEADER) if version == PATH_IN_HEADER else read_edge_path(scope["path"])
-        if not is_known and version == PATH_IN_HEADER and not _fits(scope, path):
-            return scope
-        return as_sent(scope, request, path)
+        return _as_sent(scope, request) if version else scope
 
 
 def is_by_function_url(scope: Scope) -> bool:
@@ -84,25 +76,12 @@ def is_by_function_url(scope: Scope) -> bool:
     return is_function_url and scope["method"] in WRITING
 
 
-def _fits(scope: Scope, path: str | None) -> bool:
-    """Whether the path in the header and the received path are equal when decoded. While the origin secret is
-    rotated, the edge sends another secret than the functions know. If the secret is not required, the edge's
-    headers are used even so; but a client could send them too, so the path must be the requested one."""
-    return path is not None and _plain(path) == _plain(scope["path"])
-
-
-def _plain(path: str) -> str:
-    """The path as an HTTP API passes it: decoded until nothing changes, and cut at a question mark."""
-    while (decoded := unquote(path)) != path:
-        path = decoded
-    return path.partition("?")[0]
-
-
-def as_sent(scope: Scope, request: Request, path: str | None) -> Scope:
-    """The request as the edge received it, with one path for both the route and the stream's name."""
-    scope = {**scope, EDGE_HOST: header(request, HOST_HEADER)}
-    if path:
-        scope |= {"path": unquote(path), EDGE_PATH: path}
+def _as_sent(scope: Scope, request: Request) -> Scope:
+    """The request as the edge received it, with one path for both the route and the stream's name. If the
+    origin secret is not required, any client can send these headers: none of them moves the request to
+    another path than the one that it asks for."""
+    path = read_edge_path(scope["path"])
+    scope = {**scope, EDGE_HOST: header(request, HOST_HEADER), EDGE_PATH: path, "path": unquote(path)}
     if content_type := request.headers.get(TYPE_HEADER):
         others = [pair for pair in scope["headers"] if bytes(pair[0]).lower() != b"content-type"]
         scope["headers"] = [*others, (b"content-type", content_type.encode("latin-1"))]
