@@ -58,7 +58,7 @@ def test_the_pages_say_how_late_a_wake_up_is() -> None:
 def test_a_writer_that_wakes_readers_itself_is_fast_and_dear() -> None:
     """The trigger, which guarantees, wakes them once more: another send, another receive, a read that finds
     nothing."""
-    decision = (DOCS / "internals" / "adr" / "0007-wake-by-the-tables-stream.md").read_text()
+    decision = (DOCS / "internals" / "adr" / "index.md").read_text()
     dollars = prices.READ_UNIT / 2 + 2 * prices.SQS_CALL + prices.READ_UNIT
     assert f"{late(by_writer)} ms" in decision
     assert f"${dollars:.2f}" in decision

@@ -4,7 +4,7 @@ The transaction that creates or ends a stream also changes the count. The count 
 crash, and only a bucket with count zero is deleted.
 
 Buckets are listed from one more entry for each bucket, all in one partition
-(`docs/internals/adr/0013-listings.md`). The bucket's own transactions write this entry.
+(`docs/internals/adr/index.md`, 13). The bucket's own transactions write this entry.
 """
 
 from __future__ import annotations
