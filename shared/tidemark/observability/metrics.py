@@ -36,32 +36,38 @@ class Histogram:
 
 
 REQUESTS: Final = Counter("requests", "Responses, by method and status", ("method", "status"))
-APPENDS: Final = Counter("appends", "Accepted appends, with a producer's repetitions and bodies of creations")
+APPENDS: Final = Counter("appends", "Accepted appends, with producers' repetitions and creations with a body")
 APPEND_BYTES: Final = Counter("append_bytes", "Bytes in accepted appends")
-CONFLICTS: Final = Counter("conflicts", "Requests that contradicted the state of their stream (409)")
-OVERTAKEN: Final = Counter("overtaken", "Those of them that overtook a request, and are sent again")
-THROTTLED: Final = Counter("throttled", "Requests refused with 429: storage or the server was too busy")
-FAULTS: Final = Counter("faults", "Responses of 500 and above, and waits that ended so")
+CONFLICTS: Final = Counter("conflicts", "Responses of 409")
+OVERTAKEN: Final = Counter("overtaken", "Conflicts of appends that overtook their producer's previous one")
+THROTTLED: Final = Counter("throttled", "Responses of 429: storage or the server was too busy")
+FAULTS: Final = Counter(
+    "faults", "Responses, event streams and watches ended by 5xx; refused posts to sockets"
+)
 STORAGE_CALLS: Final = Counter("storage_calls", "Calls to DynamoDB and S3, by operation", ("operation",))
-RETRIES: Final = Counter("retries", "Storage calls that were sent again")
-WAITS: Final = Counter("waits", "Live reads that began: long-polls and event streams", ("kind",))
-WAKES: Final = Counter("wakes", "Wakes of subscriptions that began, by kind", ("kind",))
-WEBHOOK_FAILURES: Final = Counter("webhook_failures", "Webhook calls that failed and will be repeated")
-PACKS: Final = Counter("packs", "Packs that the janitor has made of old batches")
-MERGED_PACKS: Final = Counter("merged_packs", "Small packs that larger ones have taken in")
-PACKED_BYTES: Final = Counter("packed_bytes", "Bytes of messages that packs have taken out of the table")
+RETRIES: Final = Counter("retries", "Repeated storage calls")
+WAITS: Final = Counter(
+    "waits", "Started long-polls, event streams and sockets of a server, by kind", ("kind",)
+)
+WAKES: Final = Counter(
+    "wakes", "Started deliveries of subscriptions, by kind: webhook or pull-wake", ("kind",)
+)
+WEBHOOK_FAILURES: Final = Counter("webhook_failures", "Failed webhook calls, which are repeated")
+PACKS: Final = Counter("packs", "Packs made of old batches")
+MERGED_PACKS: Final = Counter("merged_packs", "Small packs merged into larger ones")
+PACKED_BYTES: Final = Counter("packed_bytes", "Bytes of messages that packs have moved out of the table")
 PACK_STORED_BYTES: Final = Counter("pack_stored_bytes", "Bytes of the objects of packs")
 PACKED_BATCHES: Final = Counter("packed_batches", "Batches that packs have replaced")
-COMPACTED_BYTES: Final = Counter("compacted_bytes", "Bytes of messages that compaction has read again")
-COMPACTED_AWAY_BYTES: Final = Counter("compacted_away_bytes", "Bytes of messages that compaction has removed")
-ROUNDS_CUT_SHORT: Final = Counter("rounds_cut_short", "Rounds of the janitor that ran out of time")
-KEY_FAILURES: Final = Counter("key_failures", "Failed fetches of token keys or of the origin secret")
-CLOCK_OFF: Final = Counter("clock_off", "Looks at storage's date from which the clock was 2 s off or more")
+COMPACTED_BYTES: Final = Counter("compacted_bytes", "Bytes of messages read by compaction")
+COMPACTED_AWAY_BYTES: Final = Counter("compacted_away_bytes", "Bytes of messages removed by compaction")
+ROUNDS_CUT_SHORT: Final = Counter(
+    "rounds_cut_short", "Unfinished rounds of the janitor; the next round does the rest"
+)
+KEY_FAILURES: Final = Counter("key_failures", "Failed fetches of token keys or the origin secret")
+CLOCK_OFF: Final = Counter("clock_off", "Checks that found this machine's clock 2 s or more off storage's")
 COUNTERS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Counter))
 
-REQUEST_SECONDS: Final = Histogram(
-    "request_seconds", "Time until the response began, including the wait of a long-poll"
-)
+REQUEST_SECONDS: Final = Histogram("request_seconds", "Time until the response began, long-polls included")
 _STORAGE_SECONDS: Final = Histogram("storage_seconds", "Time of one call to DynamoDB or, for a body, to S3")
 WAKE_SECONDS: Final = Histogram("wake_seconds", "Time from an append to the response or event that it woke")
 HISTOGRAMS: Final = (REQUEST_SECONDS, _STORAGE_SECONDS, WAKE_SECONDS)
