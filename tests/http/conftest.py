@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
-from tests.http.asgi import Door
+from tests.http.asgi import HOST, Door
 from tests.support import Clock, World
 from tidemark.http.backend import lambda_backend, threaded_backend
 from tidemark.log.read import read_page
@@ -66,6 +67,19 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def path() -> str:
     """A stream that nobody else uses."""
     return f"/v1/stream/test/{next(_serial)}"
+
+
+@pytest.fixture
+def make_bucket(door: Door) -> Callable[..., str]:
+    """Create a bucket and return its path."""
+
+    def make(**headers: str) -> str:
+        bucket = f"/b-{uuid.uuid4().hex[:10]}"
+        answer = door.put(bucket, {name.replace("_", "-"): value for name, value in headers.items()})
+        assert (answer.status, answer["location"]) == (201, f"http://{HOST}{bucket}")
+        return bucket
+
+    return make
 
 
 @pytest.fixture

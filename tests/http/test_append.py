@@ -11,8 +11,7 @@ pytestmark = pytest.mark.each_way
 
 
 def check_closed(answer: Answer, next_offset: str) -> None:
-    """§5.2: the client learns from the headers that the stream is closed and where it ends; there is no
-    body."""
+    """§5.2: the headers report the close and the end."""
     assert answer.status == 409
     assert answer["stream-closed"] == "true"
     assert answer.next_offset == next_offset
@@ -38,7 +37,6 @@ def test_content_types_are_compared_without_parameters_and_case(door: Door, make
 
 
 def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
-    """A chunked body is one append, wherever its pieces end."""
     path = make_stream()
     pieces = [b"a", b"", b"\xe2", b"\x82\xac", b"b" * 100_000, b"c"]
     answer = door("POST", path, TEXT, pieces)

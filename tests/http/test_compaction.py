@@ -3,12 +3,8 @@ reader gets is in `tests/log`."""
 
 from __future__ import annotations
 
-import uuid
-
-import pytest
-
 from tests.buckets import move_compacted
-from tests.http.asgi import JSON, Door
+from tests.http.asgi import JSON, Door, Make
 from tests.support import World
 from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 
@@ -22,12 +18,6 @@ def compaction(door: Door, path: str) -> tuple[str | None, ...]:
     answer = door.head(path)
     assert answer.status == 200
     return tuple(answer[name] for name in NAMES)
-
-
-def new_bucket(door: Door, headers: dict[str, str]) -> str:
-    bucket = f"/b-{uuid.uuid4().hex[:10]}"
-    assert door.put(bucket, headers).status == 201
-    return bucket
 
 
 def plain_key(path: str) -> StreamKey:
@@ -45,27 +35,10 @@ def test_head_tells_how_a_stream_is_compacted(door: Door, path: str) -> None:
     assert compaction(door, f"{path}/none") == NOT_COMPACTED
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "status"),
-    [
-        (COMPACT, COMPACT | {"Stream-Compact-After": "3600"}, 200),
-        (COMPACT, JSON, 409),
-        (JSON, COMPACT, 409),
-        (COMPACT, COMPACT | {"Stream-Compact-Key": "/id"}, 409),
-        (COMPACT, COMPACT | {"Stream-Compact-Tombstones": "0"}, 409),
-    ],
-)
-def test_a_repeated_creation_must_name_the_same_compaction(
-    door: Door, path: str, first: dict[str, str], second: dict[str, str], status: int
+def test_a_buckets_compaction_is_that_of_its_json_streams_that_name_none(
+    door: Door, make_bucket: Make
 ) -> None:
-    assert door.put(path, first).status == 201
-    answer = door.put(path, second)
-    assert answer.status == status
-    assert status == 200 or "different Stream-Compact" in answer.json["error"]
-
-
-def test_a_buckets_compaction_is_that_of_its_json_streams_that_name_none(door: Door) -> None:
-    bucket = new_bucket(door, {"Stream-Compact": "last-by-key", "Stream-Compact-Key": "/id"})
+    bucket = make_bucket(Stream_Compact="last-by-key", Stream_Compact_Key="/id")
     told = door.get(bucket).json
     assert (told["compact"], told["compact_key"]) == ("last-by-key", "/id")
     assert (told["compact_after"], told["compact_tombstones"]) == (3600, 86400)
@@ -102,14 +75,18 @@ def test_a_fork_is_compacted_as_its_own_creation_says(door: Door, path: str) -> 
     assert (refused.status, "this one is text/plain" in refused.json["error"]) == (400, True)
 
 
-def test_a_stream_that_takes_the_place_of_an_expired_one_has_the_buckets_compaction(
-    door: Door, world: World
+def test_a_stream_that_takes_the_place_of_an_expired_one_has_what_its_bucket_says(
+    door: Door, make_bucket: Make, world: World
 ) -> None:
-    bucket = new_bucket(door, {"Stream-Compact": "last-by-key"})
-    door.put(f"{bucket}/a", COMPACT | {"Stream-TTL": "10", "Stream-Compact-After": "60"})
+    bucket = make_bucket(Stream_Compact="last-by-key", Stream_Retain_Bytes="1000000")
+    own = COMPACT | {"Stream-TTL": "10", "Stream-Compact-After": "60", "Stream-Retain-Bytes": "60"}
+    for name in "ab":
+        door.put(f"{bucket}/{name}", own)
     world.clock.advance(11_000)
-    assert door.put(f"{bucket}/a", JSON | {"Stream-Retain-Seconds": "60"}).status == 201
-    assert compaction(door, f"{bucket}/a") == DEFAULTS
+    for name, given, limit in (("a", {}, "1000000"), ("b", {"Stream-Retain-Bytes": "70"}, "70")):
+        assert door.put(f"{bucket}/{name}", JSON | given).status == 201
+        assert compaction(door, f"{bucket}/{name}") == DEFAULTS
+        assert door.head(f"{bucket}/{name}")["Stream-Retain-Bytes"] == limit
 
 
 def test_what_is_compacted_is_told_and_no_fork_begins_below_it(door: Door, world: World, path: str) -> None:
@@ -128,8 +105,8 @@ def test_what_is_compacted_is_told_and_no_fork_begins_below_it(door: Door, world
     assert (stats["compact"], stats["compacted_offset"]) == ("last-by-key", compacted)
 
 
-def test_listings_tell_what_is_compacted(door: Door, world: World, path: str) -> None:
-    bucket = new_bucket(door, {})
+def test_listings_tell_what_is_compacted(door: Door, world: World, path: str, make_bucket: Make) -> None:
+    bucket = make_bucket()
     door.put(f"{bucket}/a", COMPACT, b"[1,22]")
     door.put(f"{bucket}/b", JSON)
     move_compacted(world.process(), StreamKey(bucket[1:], "a"), 2)
@@ -143,8 +120,8 @@ def test_listings_tell_what_is_compacted(door: Door, world: World, path: str) ->
     assert (listed["compact"], listed["compacted_offset"]) == ("last-by-key", None)
 
 
-def test_a_compacted_stream_takes_no_snapshot(door: Door) -> None:
-    bucket = new_bucket(door, {})
+def test_a_compacted_stream_takes_no_snapshot(door: Door, make_bucket: Make) -> None:
+    bucket = make_bucket()
     door.put(f"{bucket}/a", COMPACT, b"[1]")
     place = f"{bucket}/a/snapshot/{2:016}"
     for refused in (door.put(place, JSON, b"{}"), door.post(f"{place}/upload", {})):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.http.asgi import HOST, JSON, TEXT, Door
+from tests.http.asgi import CLOSE, HOST, JSON, TEXT, Door
 
 
 def test_the_same_creation_again_gets_200_and_the_current_tail(door: Door, path: str) -> None:
-    """A repeated creation creates nothing."""
     door.put(path, TEXT, b"hello")
     answer = door.put(path, {"Content-Type": "TEXT/plain; charset=utf-8"}, b"other")
     assert answer.status == 200
@@ -39,22 +38,38 @@ def test_a_creation_may_carry_the_first_messages(
     assert read.next_offset == answer.next_offset == door.head(path).next_offset
 
 
+COMPACT = JSON | {"Stream-Compact": "last-by-key"}
+
+
 @pytest.mark.parametrize(
     ("first", "second", "status"),
     [
-        ({"Stream-TTL": "60"}, {"Stream-TTL": "60"}, 200),
-        ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, {"Stream-TTL": "60"}, 409),
-        ({"Stream-Retain-Seconds": "60"}, {"Stream-Retain-Seconds": "60"}, 200),
-        ({"Stream-Retain-Seconds": "60"}, {}, 409),
-        ({"Stream-Retain-Bytes": "60"}, {"Stream-Retain-Seconds": "60"}, 409),
+        (JSON, {}, 409),
+        (JSON, TEXT, 409),
+        (JSON, JSON | CLOSE, 409),
+        (JSON, JSON | {"Stream-TTL": "60"}, 409),
+        (TEXT | {"Stream-TTL": "60"}, TEXT | {"Stream-TTL": "60"}, 200),
+        (TEXT | {"Stream-Expires-At": "2040-01-01T00:00:00Z"}, TEXT | {"Stream-TTL": "60"}, 409),
+        (TEXT | {"Stream-Retain-Seconds": "60"}, TEXT | {"Stream-Retain-Seconds": "60"}, 200),
+        (TEXT | {"Stream-Retain-Seconds": "60"}, TEXT, 409),
+        (TEXT | {"Stream-Retain-Bytes": "60"}, TEXT | {"Stream-Retain-Seconds": "60"}, 409),
+        (COMPACT, COMPACT | {"Stream-Compact-After": "3600"}, 200),
+        (COMPACT, JSON, 409),
+        (JSON, COMPACT, 409),
+        (COMPACT, COMPACT | {"Stream-Compact-Key": "/id"}, 409),
+        (COMPACT, COMPACT | {"Stream-Compact-Tombstones": "0"}, 409),
     ],
 )
-def test_a_repeated_creation_must_match_the_expiry_and_the_retention(
+def test_a_repeated_creation_must_match_the_first_one_and_changes_nothing(
     door: Door, path: str, first: dict[str, str], second: dict[str, str], status: int
 ) -> None:
-    """Every difference of the expiry is in `protocol/test_create.py`."""
-    assert door.put(path, TEXT | first).status == 201
-    assert door.put(path, TEXT | second).status == status
+    """Every difference of the type and of the expiry is in `protocol/test_create.py`."""
+    assert door.put(path, first).status == 201
+    before = door.get(path), door.head(path)
+    answer = door.put(path, second, b'{"c":3}')
+    assert (answer.status, door.get(path), door.head(path)) == (status, *before)
+    given = ("Stream-Compact" in "".join(second), "Stream-Compact" in "".join(first))
+    assert status == 200 or not any(given) or "different Stream-Compact" in answer.json["error"]
 
 
 # --- Location -----------------------------------------------------------------------
@@ -79,20 +94,23 @@ def test_location_encodes_a_path_that_was_sent_raw(door: Door, path: str) -> Non
     assert door.get(f"{path}/%C3%A9").body == b"acute"
 
 
-def test_location_has_the_scheme_of_the_proxy_and_no_query(door: Door, path: str) -> None:
-    answer = door.put(f"{path}?x=1&offset=2", TEXT | {"X-Forwarded-Proto": "https"})
-    assert answer["location"] == f"https://{HOST}{path}"
-
-
 @pytest.mark.parametrize(
-    ("prefix", "below"),
-    [("/app", "/app"), ("/a/b/", "/a/b"), ("/", ""), ("app", ""), ("/a?b", ""), ("//a", "")],
+    ("sent", "root"),
+    [
+        *(({"X-Forwarded-Prefix": given}, "http://{host}/app") for given in ("/app", "/app/")),
+        *(({"X-Forwarded-Prefix": given}, "http://{host}") for given in ("/", "app", "/a?b", "//a")),
+        ({"X-Forwarded-Prefix": "/a/b/"}, "http://{host}/a/b"),
+        ({"X-Forwarded-Proto": "https"}, "https://{host}"),
+        # Only CloudFront, which sends the origin secret, may name the host that the client used.
+        ({"X-Tidemark-Host": "evil.example"}, "http://{host}"),
+    ],
+    ids=str,
 )
-def test_location_is_below_the_path_that_a_proxy_strips(
-    door: Door, path: str, prefix: str, below: str
+def test_location_is_where_the_proxy_serves_and_has_no_query(
+    door: Door, path: str, sent: dict[str, str], root: str
 ) -> None:
-    answer = door.put(path, TEXT | {"X-Forwarded-Prefix": prefix})
-    assert answer["location"] == f"http://{HOST}{below}{path}"
+    answer = door.put(f"{path}?x=1&offset=2", TEXT | sent)
+    assert answer["location"] == root.format(host=HOST) + path
 
 
 def test_a_name_means_one_stream_however_it_is_encoded(door: Door, path: str) -> None:

@@ -32,19 +32,10 @@ def test_a_browser_gets_a_page_that_introduces_the_server(door: Door) -> None:
 @pytest.mark.parametrize("accept", [{}, {"Accept": "*/*"}, {"Accept": "application/json"}])
 def test_a_program_gets_the_front_page_as_json(door: Door, accept: dict[str, str]) -> None:
     answer = door.get("/", accept)
-    assert answer.status == 200
-    assert answer["Content-Type"] == "application/json"
-    assert answer.json == {
-        "service": "Tidemark",
-        "version": __version__,
-        "what": "Durable Streams: append-only streams over HTTP",
-        "streams": "/v1/stream/{path}",
-        "console": "/v1/console",
-        "openapi": "/v1/openapi.json",
-        "api": "/v1/docs",
-        "health": "/v1/health",
-        "docs": DOCS,
-    }
+    assert (answer.status, answer["Content-Type"]) == (200, "application/json")
+    assert (answer.json["service"], answer.json["version"]) == ("Tidemark", __version__)
+    for name in ("console", "openapi", "api", "health"):
+        assert door.get(answer.json[name]).status == 200, name
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.http.asgi import TEXT, Door
+from tests.http.asgi import CLOSE, JSON, TEXT, Door
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+TYPE = "Content-Type: text/plain"
 
 
 @pytest.mark.parametrize(
@@ -14,12 +15,13 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
     [
         (TEXT, b""),
         ({"Stream-TTL": "60"}, b""),
-        ({"Stream-Closed": "true"}, b""),
+        (CLOSE, b""),
+        ({"Stream-Retain-Seconds": "60", "Stream-TTL": "5"}, b""),
         ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, b""),
         ({}, b"hello"),
-        ({"Content-Type": "application/json"}, b"{}"),
+        (JSON, b"{}"),
         # As Node's fetch sends it, and with it upstream's clients.
-        ({"Content-Type": "application/json", "Sec-Fetch-Mode": "cors"}, b""),
+        (JSON | {"Sec-Fetch-Mode": "cors"}, b""),
     ],
 )
 def test_a_stream_created_where_buckets_are_gets_400(
@@ -29,50 +31,44 @@ def test_a_stream_created_where_buckets_are_gets_400(
     reason."""
     refused = door.put("/forgotten", headers, body)
     assert refused.status == 400
-    assert "PUT /v1/stream/forgotten" in refused.json["error"]
-    assert "PUT /forgotten/" in refused.json["error"]
+    assert "to create a stream, PUT /v1/stream/forgotten or PUT /forgotten/" in refused.json["error"]
     assert door.get("/forgotten").status == 404, "no bucket was made"
 
 
 def test_a_bucket_is_created_without_a_body_or_with_content_type_json(door: Door, path: str) -> None:
     number = path.rpartition("/")[2]
     assert door.put(f"/plain-bucket-{number}").status == 201
-    made = door.put(f"/json-bucket-{number}", {"Content-Type": "application/json"})
+    made = door.put(f"/json-bucket-{number}", JSON)
     assert made.status == 201
     assert f"A bucket was made; to create a stream, PUT /v1/stream/json-bucket-{number}" in made.json["note"]
 
 
-@pytest.mark.parametrize("bucket", ["chat", "nothing-here"])
-def test_an_append_to_a_bucket_gets_405_that_says_where_streams_live(door: Door, bucket: str) -> None:
-    refused = door.post(f"/{bucket}", TEXT, b"x")
-    assert refused.status == 405
-    assert refused["Allow"] == "GET, HEAD, PUT, DELETE, OPTIONS"
-    assert f"a stream's path is /v1/stream/{bucket} or /{bucket}/" in refused.json["error"]
-
-
-def test_a_name_too_short_for_a_bucket_gets_400_that_says_where_streams_live(door: Door) -> None:
-    for refused in (door.put("/abc", TEXT), door.post("/abc", TEXT, b"x")):
-        assert refused.status == 400
-        assert "/v1/stream/" in refused.json["error"]
-
-
-def test_the_reserved_stream_id_gets_400_that_names_it(door: Door) -> None:
-    for method in ("PUT", "POST", "DELETE"):
-        refused = door(method, "/agents/streams", TEXT, b"x")
-        assert (refused.status, "'streams' is reserved" in refused.json["error"]) == (400, True)
+@pytest.mark.parametrize(
+    ("method", "target", "status", "said"),
+    [
+        ("POST", "/chat", 405, "a stream's path is /v1/stream/chat or /chat/"),
+        ("POST", "/nothing-here", 405, "a stream's path is /v1/stream/nothing-here or /nothing-here/"),
+        ("PUT", "/abc", 400, "/v1/stream/"),  # Too short for a bucket.
+        ("POST", "/abc", 400, "/v1/stream/"),
+        *((method, "/agents/streams", 400, "'streams' is reserved") for method in ("PUT", "POST", "DELETE")),
+    ],
+)
+def test_the_error_of_a_path_that_takes_no_append_says_where_streams_live(
+    door: Door, method: str, target: str, status: int, said: str
+) -> None:
+    refused = door(method, target, TEXT, b"x")
+    assert (refused.status, said in refused.json["error"]) == (status, True)
 
 
 @pytest.mark.parametrize("value", [*FORM.values(), "multipart/form-data; boundary=a", "Multipart/Form-Data"])
 def test_a_form_content_type_gets_400(door: Door, path: str, value: str) -> None:
     refused = door.put(path, {"Content-Type": value}, b"a=b")
-    assert refused.status == 400
-    assert "Content-Type: text/plain" in refused.json["error"]
-    assert door.head(path).status == 404
+    assert (refused.status, TYPE in refused.json["error"], door.head(path).status) == (400, True, 404)
 
 
-def test_the_form_content_type_of_curl_gets_400_with_the_header_to_add(door: Door, path: str) -> None:
+def test_an_append_of_curls_form_content_type_gets_409_with_the_header_to_add(door: Door, path: str) -> None:
     assert door.put(path, TEXT).status == 201
     refused = door.post(path, FORM, b"hello")
     assert refused.status == 409
-    assert "add the header Content-Type: text/plain" in refused.json["error"]
+    assert f"add the header {TYPE}" in refused.json["error"]
     assert "curl" in refused.json["error"]

@@ -57,7 +57,7 @@ def test_a_path_means_one_endpoint(path: str, endpoint: str, names: list[str]) -
     ("path", "error"),
     [
         ("/v1", RouteNotFound),
-        ("/v1/nothing", RouteNotFound),
+        *((f"/v1{rest}", RouteNotFound) for rest in ("/", "/stream", "/nothing")),
         ("/v1%2Fstream%2Fa", RouteNotFound),
         ("/tides/north/", RouteNotFound),
         ("/tides/north/x", RouteNotFound),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 
-from tests.http.asgi import JSON, Door
+from tests.http.asgi import JSON, Door, Make
 from tests.support import World
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import parse_plain_path
@@ -67,13 +65,14 @@ def limits(door: Door, path: str) -> tuple[str | None, ...]:
     return tuple(answer[name] for name in LIMITED)
 
 
-def test_a_buckets_limits_are_those_of_streams_that_are_created_without_their_own(door: Door) -> None:
+def test_a_buckets_limits_are_those_of_streams_that_are_created_without_their_own(
+    door: Door, make_bucket: Make
+) -> None:
     """So that a repeated creation is the same one, whether it names them or not."""
-    bucket = f"/b-{uuid.uuid4().hex[:10]}"
-    made = door.put(bucket, LIMITS)
-    assert (made.status, made.json["retain_seconds"], made.json["retain_bytes"]) == (201, 86400, 1_000_000)
+    bucket = make_bucket(**LIMITS)
     assert limits(door, bucket) == ("86400", "1000000")
-    assert (door.get(bucket).json["retain_seconds"], door.get(bucket).json["streams"]) == (86400, 0)
+    described = door.get(bucket).json
+    assert (described["retain_seconds"], described["retain_bytes"], described["streams"]) == (86400, 10**6, 0)
     assert door.put(f"{bucket}/a", JSON).status == 201
     assert limits(door, f"{bucket}/a") == ("86400", "1000000")
     assert [door.put(f"{bucket}/a", JSON | named).status for named in ({}, LIMITS)] == [200, 200]
@@ -88,29 +87,11 @@ def test_a_buckets_limits_are_those_of_streams_that_are_created_without_their_ow
     assert door.get(bucket).json["streams"] == 3
 
 
-def test_a_stream_that_takes_the_place_of_an_expired_one_has_the_buckets_limits(
-    door: Door, world: World
-) -> None:
-    bucket = f"/b-{uuid.uuid4().hex[:10]}"
-    door.put(bucket, LIMITS)
-    door.put(f"{bucket}/a", JSON | {"Stream-TTL": "10", "Stream-Retain-Seconds": "60"})
-    world.clock.advance(11_000)
-    assert door.put(f"{bucket}/a", JSON).status == 201
-    assert limits(door, f"{bucket}/a") == ("86400", "1000000")
-
-
 @pytest.mark.parametrize("name", LIMITED)
 def test_a_bucket_with_an_invalid_limit_is_refused(door: Door, name: str) -> None:
     """Every invalid one is in `protocol/test_retention.py`."""
-    bucket = f"/b-{uuid.uuid4().hex[:10]}"
+    bucket = "/not-made"
     for value in ("0", "a day", ""):
         answer = door.put(bucket, {name: value})
         assert (answer.status, name in answer.json["error"]) == (400, True)
-    assert door.get(bucket).status == 404
-
-
-def test_other_headers_of_a_stream_make_no_bucket(door: Door) -> None:
-    bucket = f"/b-{uuid.uuid4().hex[:10]}"
-    answer = door.put(bucket, LIMITS | {"Stream-TTL": "5"})
-    assert (answer.status, "to create a stream, PUT" in answer.json["error"]) == (400, True)
     assert door.get(bucket).status == 404

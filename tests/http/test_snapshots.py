@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -12,14 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import JSON, Door
+from tests.http.asgi import JSON, Door, Make
 from tests.mime import parse_parts
 from tests.support import HOUR_MS, Clock
 from tidemark.http.requests import MAX_BODY_BYTES
 from tidemark.janitor.sweep import sweep
 from tidemark.service.snapshots import MAX_ANSWER_BYTES
 
-_serial = itertools.count(1)
 MEGABYTE = 1024 * 1024
 
 
@@ -43,10 +41,8 @@ class Document:
 
 
 @pytest.fixture
-def document(door: Door) -> Document:
-    bucket = f"/docs-{next(_serial)}"
-    assert door.put(bucket).status == 201
-    made = Document(door, f"{bucket}/report")
+def document(door: Door, make_bucket: Make) -> Document:
+    made = Document(door, f"{make_bucket()}/report")
     assert door.put(made.path, JSON).status == 201
     for number in range(4):
         door.post(made.path, JSON, b'{"edit":%d}' % number)
@@ -163,12 +159,11 @@ def test_bootstrap_returns_the_snapshot_and_the_messages_after_it(
     )
 
 
-def test_bootstrap_with_a_live_mode_gets_400(door: Door, document: Document) -> None:
+def test_bootstrap_of_a_missing_or_an_empty_stream_and_with_a_live_mode(
+    door: Door, document: Document
+) -> None:
     for query in ("live=sse", "live=", "offset=-1&live=sse"):
         assert door.get(f"{document.path}/bootstrap?{query}").status == 400
-
-
-def test_bootstrap_of_a_missing_stream_gets_404(door: Door, document: Document) -> None:
     assert door.get(f"{document.path}-missing/bootstrap").status == 404
     door.put(f"{document.path}-empty", JSON)
     answer = door.get(f"{document.path}-empty/bootstrap")

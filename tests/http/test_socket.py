@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message
 
 from tests.authorization.tokens import SECRET, token
 from tests.engine.serving import serving
-from tests.http.asgi import HOST, TEXT, Door, by_the_server, make_scope
+from tests.http.asgi import CLOSE, HOST, TEXT, Door, by_the_server, make_scope
 from tests.support import Clock
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tidemark.http import error_handlers, socket_session
@@ -95,14 +95,12 @@ async def open_socket(server: Door, **settings: Any) -> AsyncIterator[OpenSocket
         yield client
 
 
-async def create(door: Door, path: str, **headers: str) -> None:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    assert (await door.ask("PUT", path, TEXT | named)).status == 201
+async def create(door: Door, path: str, headers: dict[str, str] = TEXT) -> None:
+    assert (await door.ask("PUT", path, headers)).status == 201
 
 
-async def append(door: Door, path: str, body: bytes = b"12345", **headers: str) -> None:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    assert (await door.ask("POST", path, TEXT | named, body)).status == 204
+async def append(door: Door, path: str, body: bytes = b"12345", headers: dict[str, str] = TEXT) -> None:
+    assert (await door.ask("POST", path, headers, body)).status == 204
 
 
 def tail(path: str, offset: int, **more: Any) -> dict[str, Any]:
@@ -165,7 +163,7 @@ async def test_a_closed_stream_ends_its_watch(server: Door, path: str, body: byt
     await create(server, path)
     async with open_socket(server) as client:
         await client.watch(path)
-        await append(server, path, body, Stream_Closed="true")
+        await append(server, path, body, TEXT | CLOSE)
         closed = tail(path, len(body), closed=True)
         assert await client.told() == [closed]
         assert server.backend.wake.hub.following == 0
@@ -307,25 +305,9 @@ async def test_a_lease_ends_and_a_repeated_watch_makes_another(
 
 
 @by_the_server
-async def test_a_lease_that_has_ended_counts_as_no_watch(
-    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr(socket_session, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(socket, "MAX_WATCHED", 2)
-    for name in "abc":
-        await create(server, path + name)
-    async with open_socket(server) as client:
-        await client.watch(path + "a", path + "b")
-        now += 3600
-        assert await client.watch(path + "c") == [tail(path + "c", 0, seconds=3600)]
-        assert server.backend.wake.hub.following == 1
-
-
-@by_the_server
 async def test_a_watch_uses_the_stream_as_a_read_does(server: Door, path: str, clock: Clock) -> None:
     """A stream with a window lives as long as somebody watches it, once in each lease."""
-    await create(server, path, Stream_TTL="100")
+    await create(server, path, TEXT | {"Stream-TTL": "100"})
     async with open_socket(server) as client:
         for _ in range(3):
             [answer] = await client.watch(path)
@@ -335,21 +317,16 @@ async def test_a_watch_uses_the_stream_as_a_read_does(server: Door, path: str, c
         assert [each["status"] for each in await client.watch(path)] == [404]
 
 
-BAD_FRAMES = [
-    {"type": "websocket.receive", "text": "{"},
-    {"type": "websocket.receive", "bytes": b"{}"},
-    {"type": "websocket.receive", "text": '{"watch": "/v1/stream/a"}'},
-]
-
-
-@pytest.mark.parametrize("frame", BAD_FRAMES, ids=["no JSON", "bytes", "no list"])
+@pytest.mark.parametrize(
+    "frame", [{"text": "{"}, {"bytes": b"{}"}, {"text": '{"watch": "/v1/stream/a"}'}], ids=str
+)
 @by_the_server
 async def test_a_frame_that_cannot_be_used_says_why_and_the_socket_goes_on(
     server: Door, path: str, frame: Message
 ) -> None:
     await create(server, path)
     async with open_socket(server) as client:
-        await client.received.put(frame)
+        await client.received.put({"type": "websocket.receive", **frame})
         [told] = await client.told()
         assert told["status"] == 400
         assert told["error"]
@@ -360,17 +337,22 @@ async def test_a_frame_that_cannot_be_used_says_why_and_the_socket_goes_on(
 async def test_a_socket_watches_so_many_streams_and_no_more(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A watch that was ended, or whose lease is over, does not count."""
+    now = 1000.0
+    monkeypatch.setattr(socket_session, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(socket, "MAX_WATCHED", 2)
-    for name in "abc":
+    for name in "abcd":
         await create(server, path + name)
     async with open_socket(server) as client:
         await client.watch(path + "a", path + "b")
         [told] = await client.watch(path + "c")
-        assert told["status"] == 400
-        assert "at most 2 streams" in told["error"]
+        assert (told["status"], "at most 2 streams" in told["error"]) == (400, True)
         await client.say(unwatch=[path + "a"])
         assert await client.told() == []
         assert (await client.watch(path + "c"))[0]["offset"]
+        now += 3600
+        assert await client.watch(path + "d") == [tail(path + "d", 0, seconds=3600)]
+        assert server.backend.wake.hub.following == 1
 
 
 @by_the_server
