@@ -226,7 +226,7 @@ base-image: ## write the digest that the base image's tag has now into Dockerfil
 		sed -i "s/^FROM python:3.14-slim.*/FROM python:3.14-slim@$$digest/" Dockerfile
 
 .PHONY: token
-token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")
+token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")
 	@$(VENV) -m tidemark.cli token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
 
 .PHONY: rotate-keys

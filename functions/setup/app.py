@@ -1,9 +1,9 @@
 """The `setup` function, which CloudFormation calls while it creates, changes or deletes a stack.
 
-`Custom::OriginSecret` draws a random number. `Custom::Setup` draws the secret for tokens if there is none. It
-refuses a release that cannot read the table, a secret that is gone, and a reservation beyond the account's
-limit: a template cannot check these. The deployment then fails with a message before another function
-changes.
+`Custom::OriginSecret` draws a random number. `Custom::Setup` draws the secret for tokens if there is none.
+The deployment fails with a message before another function changes, if the release cannot read the table, a
+secret is gone, the proxy may not read a key, or a reservation is beyond the account's limit: a template
+cannot check these.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -61,7 +62,8 @@ def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[
     table = os.environ["TABLE_NAME"]
     check_format(client("dynamodb"), table)
     if name := now["AuthSecretName"]:
-        ensure_secret(client("ssm"), name, may_draw=before.get("AuthSecretName", "") == "")
+        ensure_secret(client("ssm"), name, before.get("AuthSecretName", ""))
+    check_upstream_keys(now["ProxyAllow"], now["ProxyKeys"])
     limits = client("lambda").get_account_settings()["AccountLimit"]
     digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()[:16]
     readers = readers_of(limits, reserved_by(now), reserved_by(before))
@@ -79,20 +81,31 @@ def check_format(dynamodb: Any, table: str) -> None:
         )
 
 
-def ensure_secret(ssm: Any, name: str, *, may_draw: bool) -> None:
+def ensure_secret(ssm: Any, name: str, before: str) -> None:
     """Draw a secret if there is none. An existing secret is never overwritten. Raises Refused if a stack with
-    a secret names another one that does not exist: a new secret would end every token."""
+    the secret `before` names another one that does not exist: a new secret would end every token."""
     try:
         ssm.get_parameter(Name=name)
     except ClientError as error:
         if error.response["Error"]["Code"] != "ParameterNotFound":
             raise
-        if not may_draw:
+        if before:
             raise Refused(
                 f"AuthSecretName must name an SSM parameter, and there is no {name}. Make it: aws ssm "
-                f"put-parameter --name {name} --type SecureString --value $(openssl rand -hex 32)"
+                f"put-parameter --name {name} --type SecureString --value $(openssl rand -hex 32). "
+                f"To keep the tokens of this stack: AuthSecretName={before}"
             ) from None
         ssm.put_parameter(Name=name, Type="SecureString", Value=secrets.token_hex(32), Overwrite=False)
+
+
+def check_upstream_keys(allow: str, folder: str) -> None:
+    """Raises Refused if `allow` names a key outside `folder`: the proxy's role may not read it."""
+    for name in re.findall(r"\bkey=ssm:([^\s,]+)", allow):
+        if not name.startswith(folder):
+            raise Refused(
+                f"ProxyAllow names the key {name}, and this stack's proxy reads parameters below {folder} "
+                f"alone. Copy it to {folder}{name.rpartition('/')[2]}, and name that in ProxyAllow."
+            )
 
 
 def reserved_by(properties: Mapping[str, str]) -> int:

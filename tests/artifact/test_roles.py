@@ -61,7 +61,7 @@ def test_the_function_of_the_custom_resources_may_check_and_draw_and_nothing_els
     *checks, drawing = [each.get("Fn::If", [None, each])[1] for each in statements]
     assert [each["Action"] for each in checks] == ["dynamodb:GetItem", "lambda:GetAccountSettings"]
     assert drawing["Action"] == ["ssm:GetParameter", "ssm:PutParameter"]
-    assert drawing["Resource"]["Fn::Sub"].endswith(":parameter${AuthSecretName}")
+    assert drawing["Resource"]["Fn::Sub"][0].endswith(":parameter${Name}")
 
 
 def policies_of(*parameters: str) -> dict[str, set[str]]:

@@ -23,7 +23,7 @@ from tidemark.observability.invocation import EDGE_VERSION_HEADER
 pytestmark = pytest.mark.emulated
 
 STACK = "tidemark"
-SECRET = "/tidemark/auth-secret"
+SECRET = f"/tidemark/{STACK}/auth-secret"
 #: What a bare system has beside SAM. Python is not among it: SAM's own does.
 TOOLS = ("chmod", "cp", "find", "git", "make", "rm", "sed", "sh")
 #: SAM's own questions: name, region; changes, roles, rollback; save, into which file, as which environment.
@@ -33,7 +33,7 @@ OTHER_QUESTIONS = 8
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
     with temporary_directory() as directory:
-        emulator = Emulator(directory, [STACK], enforce_iam=True)
+        emulator = Emulator(directory, [STACK, "staging"], enforce_iam=True)
         with running(emulator.server):
             yield emulator
 
@@ -88,6 +88,22 @@ def test_sam_build_and_sam_deploy_make_a_stack_that_works(emulator: Emulator, st
         assert stranger.status_code == 401
     assert httpx.get(f"{stack.url}/v1/stream/first", timeout=60, trust_env=False).status_code == 403
     assert "functions at once" in stack.outputs["Readers"]
+
+
+def test_a_token_of_one_stack_is_worth_nothing_in_another_of_the_account(
+    emulator: Emulator, clone: Path, stack: Stack
+) -> None:
+    """Until an operator names the same secret for both, which a later deployment then keeps."""
+    built = clone / ".aws-sam" / "build" / "template.yaml"
+    assert stack.outputs["TokenSecretName"] == SECRET
+    staging = deploy(emulator, "staging", {"Edge": "false"}, template=built)
+    assert staging.outputs["TokenSecretName"] == "/tidemark/staging/auth-secret"
+    with client_of(emulator, stack) as client:
+        assert client.put(f"{staging.url}/v1/stream/first").status_code == 401
+        deploy(emulator, "staging", {"AuthSecretName": SECRET}, template=built)
+        kept = deploy(emulator, "staging", {"LogLevel": "INFO"}, template=built)
+        assert kept.outputs["TokenSecretName"] == SECRET
+        assert client.put(f"{staging.url}/v1/stream/first").status_code == 201
 
 
 def test_enter_to_every_question_of_a_guided_deployment_takes_over_what_a_deleted_stack_left(

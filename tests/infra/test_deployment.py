@@ -13,11 +13,12 @@ import pytest
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
 from tests.infra.test_edge import DEFAULTS, holds, resolve
-from tests.infra.test_template import FUNCTIONS, TEMPLATE
+from tests.infra.test_template import FUNCTIONS, ROOT, TEMPLATE, statements_of
 
 pytestmark = pytest.mark.slow
 
 RESOURCES = TEMPLATE["Resources"]
+NAMED_SECRET = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]["AUTH_SECRET_NAME"]
 
 
 def refusals(parameters: dict[str, str]) -> list[str]:
@@ -34,7 +35,7 @@ def refusals(parameters: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "refused"),
     [
-        ({}, "Everybody could read and write"),
+        ({"AuthSecretName": ""}, "Everybody could read and write"),
         ({"AllowAnonymous": "true", "AuthSecretName": "/a"}, "contradicts"),
         ({"AuthJwksUrl": "https://id.example"}, "needs AuthAudience"),
         (
@@ -50,6 +51,37 @@ def refusals(parameters: dict[str, str]) -> list[str]:
 )
 def test_parameters_that_contradict_each_other_are_refused(given: dict[str, str], refused: str) -> None:
     assert refused in " ".join(refusals(DEFAULTS | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "/tidemark/tides/auth-secret"),
+        ({"AuthSecretName": "/tidemark/auth-secret"}, "/tidemark/auth-secret"),
+        ({"AuthSecretName": "/mine", "AuthJwksUrl": "https://id.example", "AuthAudience": "a"}, "/mine"),
+        ({"AuthJwksUrl": "https://id.example", "AuthAudience": "a"}, ""),
+        ({"AllowAnonymous": "true"}, ""),
+    ],
+    ids=str,
+)
+def test_the_secret_of_a_stack_has_its_name_and_an_earlier_one_keeps_what_it_has(
+    given: dict[str, str], name: str
+) -> None:
+    """SAM keeps the deployed value of a parameter that samconfig.toml does not name, so it does not name this
+    one. A token of one stack is worth nothing in another, and no proxy reads another's keys."""
+    parameters = DEFAULTS | given | {"AWS::StackName": "tides"}
+    assert refusals(parameters) == []
+    resolved = [
+        resolve(each, parameters)
+        for each in (NAMED_SECRET, RESOURCES["Setup"]["Properties"]["AuthSecretName"])
+    ]
+    assert resolved == [name, name]
+    assert holds(TEMPLATE["Conditions"]["HasAuthSecret"], parameters) == bool(name)
+    assert "AuthSecretName" not in (ROOT / "samconfig.toml").read_text()
+    keys = resolve(RESOURCES["Setup"]["Properties"]["ProxyKeys"], parameters)
+    [reads] = [each for each in statements_of(FUNCTIONS["ProxyFunction"]) if each["Sid"] == "UpstreamKeys"]
+    assert reads["Resource"]["Sub"].replace("${AWS::StackName}", "tides").endswith(f":parameter{keys}*")
+    assert "parameter/tidemark/*" not in (ROOT / "template.yaml").read_text()
 
 
 def test_every_parameter_has_a_default_that_its_bounds_allow() -> None:
@@ -130,4 +162,3 @@ def test_the_template_shows_no_secret() -> None:
     assert "resolve:" not in outputs
     metadata = [each.get("Metadata", {}) for each in RESOURCES.values()]
     assert "Secret" not in json.dumps(metadata)
-    assert resolve({"Ref": "AuthSecretName"}, DEFAULTS) == ""

@@ -327,14 +327,16 @@ MADE_WORD = {"GetAtt": "OriginSecret.Value"}
 
 
 def resolve(part: Any, references: dict[str, str]) -> Any:
-    """What CloudFormation makes of `!Ref`, `!Split` and `!Select`."""
+    """What CloudFormation makes of `!Ref`, `!If`, `!Sub`, `!Split` and `!Select`."""
     if not isinstance(part, dict):
         return part
     [(name, inner)] = part.items()
+    if name == "If":
+        return resolve(inner[1 if holds(CONDITIONS[inner[0]], references) else 2], references)
     if name == "Ref":
         return references[inner]
     if name == "Sub":
-        return re.sub(r"\$\{(\w+)\}", lambda found: references[found[1]], inner)
+        return re.sub(r"\$\{([\w:]+)\}", lambda found: references[found[1]], inner)
     first, text = inner[0], resolve(inner[1], references)
     return text.split(first) if name == "Split" else text[first]
 

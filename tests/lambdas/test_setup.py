@@ -17,7 +17,7 @@ from tests.infra.test_template import TEMPLATE
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 
 RESOURCES = TEMPLATE["Resources"]
-SECRET = "/tidemark/auth-secret"
+SECRET = "/tidemark/tides/auth-secret"
 REQUEST = {
     "RequestType": "Create",
     "StackId": "arn:aws:cloudformation:us-east-1:123456789012:stack/tidemark/0b1c2d3e",
@@ -27,6 +27,7 @@ REQUEST = {
 SETUP = REQUEST | {"ResourceType": "Custom::Setup"}
 ORIGIN_SECRET = REQUEST | {"ResourceType": "Custom::OriginSecret", "ResourceProperties": {}}
 PROPERTIES = {"AuthSecretName": SECRET, "ReaderConcurrency": "0", "Sockets": "true"}
+PROPERTIES |= {"ProxyAllow": "", "ProxyKeys": "/tidemark/tides/proxy/"}
 
 
 class FakeAws:
@@ -148,9 +149,21 @@ def test_a_stack_with_a_secret_is_given_no_other_one(aws: FakeAws, cloudformatio
     refused = cloudformation.answer_to(asked, AuthSecretName="/auth-secert")
     assert refused["Status"] == "FAILED"
     assert "there is no /auth-secert. Make it: aws ssm put-parameter " in refused["Reason"]
+    assert f"To keep the tokens of this stack: AuthSecretName={SECRET}" in refused["Reason"]
     was_open = update | {"OldResourceProperties": PROPERTIES | {"AuthSecretName": ""}}
     assert cloudformation.answer_to(was_open)["Status"] == "SUCCESS"
     assert [*aws.secrets] == [SECRET]
+
+
+def test_a_proxy_names_keys_of_its_own_stack_alone(aws: FakeAws, cloudformation: CloudFormation) -> None:
+    """Its role may read no other: each call would be an error, long after the deployment."""
+    own, other = "/tidemark/tides/proxy/openai", "/tidemark/proxy/openai"
+    entries = "https://a.example/* name=a key=ssm:{}, https://b.example/* key=ssm:{}"
+    allowed = cloudformation.answer_to(SETUP, ProxyAllow=entries.format(own, own))
+    refused = cloudformation.answer_to(SETUP, ProxyAllow=entries.format(own, other))
+    assert (allowed["Status"], refused["Status"]) == ("SUCCESS", "FAILED")
+    assert f"the key {other}, and " in refused["Reason"]
+    assert f"Copy it to {own}" in refused["Reason"]
 
 
 def test_a_release_that_cannot_read_the_stored_format_is_refused_before_any_function_changes(

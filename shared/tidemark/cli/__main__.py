@@ -321,7 +321,7 @@ def completion(shell: str) -> None:
 
 
 @main.command()
-@click.option("--secret-name", help="The SSM parameter with the secret, such as /tidemark/auth-secret.")
+@click.option("--secret-name", help="The SSM parameter with the secret, such as /tidemark/STACK/auth-secret.")
 @click.option("--scopes", default="read:v1 write:v1 manage:v1", show_default=True)
 @click.option(
     "--hours",
