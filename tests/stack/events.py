@@ -24,18 +24,9 @@ STAGE: Final = "$default"
 #: A body of these content types is text. Every other type, form data too, or no type makes it binary.
 TEXT_TYPES: Final = frozenset({"application/json", "application/xml", "application/javascript"})
 #: The gateway does not pass on these headers: they belong to one connection.
-HOP_BY_HOP: Final = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "expect",
-    }
-)
+HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "te", "trailer"}) | {
+    *("transfer-encoding", "upgrade", "expect")
+}
 
 #: An event has a field of its own for cookies.
 LEFT_OUT: Final = HOP_BY_HOP | {"cookie"}

@@ -6,10 +6,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
-import boto3
 import pytest
 
 from tests.available import require_engine
@@ -29,33 +27,21 @@ with LocalServices(sys.argv[1]) as services:
 """
 
 
-def test_boto3_follows_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in environment_for({"dynamodb": "http://127.0.0.1:1234"}, {}).items():
-        monkeypatch.setenv(name, value)
-    with closing(boto3.client("dynamodb")) as made:
-        assert made.meta.endpoint_url == "http://127.0.0.1:1234"
-
-
-@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"])
-def test_placeholder_credentials_are_set_only_if_there_are_none(name: str) -> None:
-    assert "AWS_SECRET_ACCESS_KEY" in environment_for({}, {})
-    assert "AWS_SECRET_ACCESS_KEY" not in environment_for({}, {name: "given"})
-
-
 @pytest.mark.parametrize(
-    ("given", "region"),
-    [({}, "us-east-1"), ({"AWS_REGION": "eu-1"}, "eu-1"), ({"AWS_DEFAULT_REGION": "eu-2"}, "eu-2")],
+    ("given", "added"),
+    [
+        ({}, {"AWS_ENDPOINT_URL_S3": "u", "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}),
+        ({"AWS_REGION": "eu-1"}, {"AWS_REGION": "eu-1", "AWS_DEFAULT_REGION": "eu-1"}),
+        ({"AWS_DEFAULT_REGION": "eu-2"}, {"AWS_REGION": "eu-2", "AWS_DEFAULT_REGION": "eu-2"}),
+        # botocore would ask a proxy even for a loopback address.
+        ({"HTTP_PROXY": "http://p", "NO_PROXY": "intranet"}, {"NO_PROXY": "intranet,127.0.0.1,localhost"}),
+    ],
 )
-def test_both_region_variables_are_set_from_either(given: dict[str, str], region: str) -> None:
-    added = environment_for({}, given)
-    assert (added["AWS_REGION"], added["AWS_DEFAULT_REGION"]) == (region, region)
-
-
-def test_a_proxy_is_not_used_for_a_loopback_address() -> None:
-    """botocore would send even 127.0.0.1 to HTTP_PROXY."""
-    environment = environment_for({}, {"HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "intranet"})
-    assert environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
-    assert "NO_PROXY" not in environment_for({}, {"PATH": "/bin"})
+def test_the_environment_leads_to_the_emulators(given: dict[str, str], added: dict[str, str]) -> None:
+    found = environment_for({"s3": "u"}, given)
+    assert found.items() >= added.items()
+    assert ("NO_PROXY" in found, "AWS_SECRET_ACCESS_KEY" in found) == ("HTTP_PROXY" in given, True)
+    assert "AWS_SECRET_ACCESS_KEY" not in environment_for({}, given | {"AWS_PROFILE": "own"})
 
 
 pytest.importorskip("tests.stack.ministack_server", reason="ministack is not installed")

@@ -29,19 +29,13 @@ def event_of(match: Match = MATCH, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("sent", "raw_path"),
     [
-        ("a%20b", "a b"),
-        ("a%2Fb", "a/b"),
-        ("%C3%A9", "é"),
-        ("a+b", "a+b"),
-        ("a/", "a/"),
+        ("%C3%A9+b/", "é+b/"),
         ("%2541", "A"),
         ("a%252Fb", "a/b"),
         ("a%2525b", "a%b"),
-        ("a%23b", "a#b"),
         ("a%3Fb", "a"),
         ("a%253Fb", "a?b"),
         ("%FF", "\ufffd"),
-        ("%25FF", "\ufffd"),
     ],
 )
 def test_the_path_is_decoded_twice_and_cut_at_a_question_mark(sent: str, raw_path: str) -> None:
@@ -50,7 +44,7 @@ def test_the_path_is_decoded_twice_and_cut_at_a_question_mark(sent: str, raw_pat
     assert event["rawPath"] == event["requestContext"]["http"]["path"] == f"/v1/stream/{raw_path}"
 
 
-@pytest.mark.parametrize("sent", ["/v1/stream/percent%25done", "/v1/stream/a%zz", "/v1/stream/100%25", "/%"])
+@pytest.mark.parametrize("sent", ["/v1/stream/percent%25done", "/v1/stream/a%zz"])
 def test_a_path_that_cannot_be_decoded_twice_is_refused_by_the_gateway(sent: str) -> None:
     with pytest.raises(events.UndecodablePath):
         events.decode_path(sent)
@@ -83,13 +77,8 @@ TEXT = "text: é".encode()
     [
         ("text/event-stream; charset=utf-8", TEXT, True),
         ("Application/JSON; charset=utf-8", TEXT, True),
-        ("application/xml", TEXT, True),
-        ("application/javascript", TEXT, True),
         ("application/json", b"\xff\xfe", False),
-        ("text/plain", b"\xed\xa0\x80", False),
         ("application/ndjson", TEXT, False),
-        ("application/vnd.api+json", TEXT, False),
-        ("application/octet-stream", TEXT, False),
         (None, TEXT, False),
     ],
 )
@@ -147,22 +136,11 @@ def test_message_event_is_the_sample() -> None:
     """Its ids are new ones, in API Gateway's form; the request has one under two names."""
     sample = json.loads((ROOT / "events/socket-message.json").read_text())
     context = sample["requestContext"]
-    client = events.SocketClient(
-        connection_id=context["connectionId"],
-        connected_at=datetime.fromtimestamp(context["connectedAt"] / 1000, UTC),
-        host=context["domainName"],
-        source_ip=context["identity"]["sourceIp"],
-        user_agent=context["identity"]["userAgent"],
-    )
-    now = datetime.fromtimestamp(context["requestTimeEpoch"] / 1000, UTC)
-    made = events.message_event(client, sample["body"], now)
-    request_id, message_id = made["requestContext"]["requestId"], made["requestContext"]["messageId"]
-    assert len(request_id) == len(message_id) == len(context["requestId"])
-    assert request_id != message_id
-    new = {
-        "requestId": request_id,
-        "extendedRequestId": request_id,
-        "messageId": message_id,
-        "apiId": "local",
-    }
-    assert made == {**sample, "requestContext": context | new}
+    at = [datetime.fromtimestamp(context[name] / 1000, UTC) for name in ("connectedAt", "requestTimeEpoch")]
+    sent_by = [context["identity"][name] for name in ("sourceIp", "userAgent")]
+    client = events.SocketClient(context["connectionId"], at[0], context["domainName"], *sent_by)
+    made = events.message_event(client, sample["body"], at[1])
+    new = {name: made["requestContext"][name] for name in ("requestId", "extendedRequestId", "messageId")}
+    assert {len(each) for each in new.values()} == {len(context["requestId"])}
+    assert new["requestId"] == new["extendedRequestId"] != new["messageId"]
+    assert made == {**sample, "requestContext": context | new | {"apiId": "local"}}

@@ -68,11 +68,8 @@ def handler(event, context):
         assert (answer.status_code, answer.content) == (203, b"\x00\x01\x02\xff")
         assert answer.headers["content-length"] == "4"
         event, is_kept = httpx.Response(200, content=answer.headers["told"]).json()
-        assert (event["rawPath"], event["rawQueryString"], event["headers"]["x-a"]) == (
-            "/a b",
-            "c=d%20e",
-            "1",
-        )
+        asked = event["rawPath"], event["rawQueryString"], event["headers"]["x-a"]
+        assert asked == ("/a b", "c=d%20e", "1")
         assert (event["body"], event["isBase64Encoded"]) == (base64.b64encode(b"\xff").decode(), True)
         assert (event["routeKey"], is_kept) == ("$default", is_first)
 
@@ -115,15 +112,13 @@ def test_a_handler_has_lambdas_context_its_variables_while_it_loads_and_one_even
 @pytest.mark.parametrize(
     "body",
     [
-        "raise RuntimeError('the tide is out')",
-        "raise SystemExit(3)",
+        "raise SystemExit('the tide is out')",
         "return {'statusCode': 200, 'body': b'bytes are not JSON'}",
         "return {'statusCode': 'high'}",
-        "return {'statusCode': 200, 'body': 'not base64!', 'isBase64Encoded': True}",
         "return {'statusCode': 200, 'body': '\\ud800'}",
         f"return {{'statusCode': 200, 'body': 'x' * {6 * MEGABYTE + 101}}}",
     ],
-    ids=["raises", "exits", "bytes", "status", "no base64", "surrogate", "over six megabytes"],
+    ids=["raises", "bytes", "status", "surrogate", "over six megabytes"],
 )
 def test_a_function_that_fails_gets_500(
     make_gateway: MakeGateway, body: str, capfd: pytest.CaptureFixture[str]
@@ -134,8 +129,7 @@ def test_a_function_that_fails_gets_500(
         answer = ask(gateway)
         assert (answer.status_code, answer.json()) == (500, {"message": "Internal Server Error"})
     assert ask(gateway, "HEAD").content == b""
-    if "RuntimeError" in body:
-        assert "RuntimeError: the tide is out" in capfd.readouterr().err
+    assert ("the tide is out" in capfd.readouterr().err) == ("the tide is out" in body)
 
 
 # --- limits --------------------------------------------------------------------------------
@@ -161,17 +155,15 @@ TEXT, BINARY = {"content-type": "text/plain"}, {"content-type": "application/oct
     ("content", "headers", "status"),
     [
         # A request line and headers of ten kilobytes; the payload's ten megabytes, whether it says so or not.
-        (b"", {"authorization": "t" * (10_240 - 300)}, 200),
         (b"", {"authorization": "t" * 10_241}, 431),
         (b"x" * (10 * MEGABYTE + 1), {}, 413),
         (chunks, {}, 413),
         # Lambda's six megabytes are those of the whole event, and a binary body takes a third more in base64.
         (b"x" * (6 * MEGABYTE - 4096), TEXT, 200),
         (b"x" * 6 * MEGABYTE, TEXT, 413),
-        (b"x" * 4_700_000, BINARY, 200),
         (b"x" * 4_800_000, BINARY, 413),
     ],
-    ids=["head", "large head", "large", "chunked", "text", "large text", "binary", "large binary"],
+    ids=["large head", "large", "chunked", "text", "large text", "large binary"],
 )
 def test_a_request_over_the_platforms_limits_never_reaches_the_function(
     make_gateway: MakeGateway, content: Any, headers: dict[str, str], status: int
@@ -189,12 +181,7 @@ def test_a_request_over_the_platforms_limits_never_reaches_the_function(
 
 
 @pytest.mark.parametrize(
-    ("code", "complaint"),
-    [
-        ("import no_such_module\n", "no_such_module"),
-        ("other = 1\n", "no function handler"),
-        ("(", "SyntaxError"),
-    ],
+    ("code", "complaint"), [("import no_such_module\n", "no_such_module"), ("x = 1\n", "no function handler")]
 )
 def test_a_function_that_does_not_load_is_reported_at_once_by_name(
     make_gateway: MakeGateway, code: str, complaint: str
@@ -208,7 +195,7 @@ def test_a_function_that_does_not_load_is_reported_at_once_by_name(
 PLAIN_TEXT = ("content-type", "text/plain; charset=utf-8")
 BYTES = bytes(range(256))
 IN_BASE64 = {"statusCode": 200, "body": base64.b64encode(BYTES).decode(), "isBase64Encoded": True}
-OF_A_CONNECTION = {"Connection": "close", "Transfer-Encoding": "chunked"}
+WRONG = {"Content-Length": "99", "Connection": "close", "Transfer-Encoding": "chunked"}
 
 
 @pytest.mark.parametrize(
@@ -217,17 +204,15 @@ OF_A_CONNECTION = {"Connection": "close", "Transfer-Encoding": "chunked"}
         (IN_BASE64, 200, (PLAIN_TEXT, ("content-length", "256")), BYTES),
         # A body that goes with such a status is dropped, and its length and type with it.
         ({"statusCode": 204, "headers": {"content-length": "5"}, "body": "stray"}, 204, (), b""),
-        ({"statusCode": 304, "headers": {"content-length": "5"}, "body": "stray"}, 304, (), b""),
         # The gateway computes the length itself.
         (
-            {"statusCode": 200, "headers": {"Content-Length": "99"}, "body": "abc"},
+            {"statusCode": 200, "headers": WRONG, "body": "a"},
             200,
-            (PLAIN_TEXT, ("content-length", "3")),
-            b"abc",
+            (PLAIN_TEXT, ("content-length", "1")),
+            b"a",
         ),
-        ({"statusCode": 200, "headers": OF_A_CONNECTION}, 200, (("content-length", "0"),), b""),
     ],
-    ids=["base64", "204", "304", "length", "of the connection"],
+    ids=["base64", "204", "length"],
 )
 def test_a_response_has_the_functions_status_headers_and_body(
     given: dict[str, Any], status: int, headers: tuple[tuple[str, str], ...], body: bytes
@@ -278,21 +263,16 @@ def test_each_origin_gets_a_path_it_can_read(target: bytes, origin: str, raw_pat
     assert said(scope, b"x-tidemark-host") == [b"127.0.0.1:4437"]
 
 
-def test_the_edge_replaces_its_own_headers_in_a_clients_request() -> None:
+def test_the_edge_replaces_its_own_headers_and_sends_a_body_to_the_http_api_as_bytes() -> None:
     """With `EDGE_SECRET_NAME` only the functions can read the secret: then the edge leaves its header."""
-    forged = [(name, b"forged") for name in (b"x-tidemark-host", b"x-tidemark-edge")]
-    _, scope = ask_edge(b"/v1/stream/a", *forged)
-    assert b"forged" not in [value for _, value in scope["headers"]]
-    _, scope = ask_edge(b"/v1/stream/a", *forged, secret="")
-    assert said(scope, b"x-tidemark-edge") == [b"forged"]
-
-
-def test_a_body_goes_to_the_http_api_as_bytes() -> None:
-    """`edge/route.js` does the same."""
-    sent = ((b"content-type", b"text/plain"), (b"content-type", b"a/b"))
+    names = (b"x-tidemark-host", b"x-tidemark-edge", b"x-tidemark-content-type")
+    types = ((b"content-type", b"text/plain"), (b"content-type", b"a/b"))
+    sent = (*((name, b"forged") for name in names), *types)
     _, api = ask_edge(b"/v1/stream/a", *sent)
+    _, live = ask_edge(b"/v1/stream/a?live=sse", *sent)
+    for scope in (api, live):
+        assert b"forged" not in [value for _, value in scope["headers"]]
     assert said(api, b"content-type") == [b"application/octet-stream"]
     assert said(api, b"x-tidemark-content-type") == [b"text/plain,a/b"]
-    _, live = ask_edge(b"/v1/stream/a?live=sse", *sent, (b"x-tidemark-content-type", b"forged"))
     assert said(live, b"content-type") == [b"text/plain", b"a/b"]
-    assert said(live, b"x-tidemark-content-type") == []
+    assert said(ask_edge(b"/v1/stream/a", *sent, secret="")[1], b"x-tidemark-edge") == [b"forged"]

@@ -23,9 +23,7 @@ from tests.stack.conftest import write_function
 from tests.stack.template import load_template
 from tests.stack.websocket_api import MOST_AT_ONCE, Connections, ManagementServer, WebSocketApi
 from tests.waiting import PATIENCE_SECONDS, eventually, on_a_loop, until
-from tidemark.aws.http import BlockingHttp, EnvironmentCredentials, Service
 from tidemark.server import Message
-from tidemark.wake.notifier import SOCKET_SEND_SECONDS, SocketApi, SocketGone
 
 ECHO = """
 import json
@@ -122,10 +120,8 @@ async def test_a_frame_becomes_an_event_and_what_the_function_returns_goes_back(
     assert (event["body"], event["isBase64Encoded"]) == ('{"é": 1}', False)
     context = event["requestContext"]
     assert (context["eventType"], context["routeKey"]) == ("MESSAGE", "$default")
-    assert (context["domainName"], context["identity"]) == (
-        "streams.example",
-        {"userAgent": "probe", "sourceIp": "192.0.2.7"},
-    )
+    assert context["domainName"] == "streams.example"
+    assert context["identity"] == {"userAgent": "probe", "sourceIp": "192.0.2.7"}
     assert context["connectedAt"] <= context["requestTimeEpoch"]
     assert len(context["connectionId"]) == len("L0SM9cOFvHcCIhw=")
     assert context["connectionId"] != another["requestContext"]["connectionId"]
@@ -198,7 +194,6 @@ async def test_a_churn_of_sockets_leaves_no_descriptor_and_no_thread(
 
 
 Post = Callable[[str, bytes | None], Coroutine[Any, Any, str]]
-LOCAL = EnvironmentCredentials("local", "local", None)
 
 
 @asynccontextmanager
@@ -233,16 +228,20 @@ async def posting(api: WebSocketApi) -> AsyncIterator[Post]:
 
 @on_a_loop
 async def test_a_connection_that_has_ended_or_never_was_is_gone(make_api: MakeApi) -> None:
-    api = make_api()
+    """Its client has left, it sent a binary frame, or a function has ended it."""
+    api, ids = make_api(), ["L0SM9cOFvHcCIhw="]
     async with posting(api) as post:
         async with connected(api) as left:
-            left_id = await left.connection_id()
-        async with connected(api) as closed:
-            closed_id = await closed.connection_id()
-            closed.say(b"binary")
-            await eventually(lambda: closed.told[-1]["type"] == "websocket.close")
-            for each in (left_id, closed_id, "L0SM9cOFvHcCIhw="):
-                assert await post(each, b"late") == "GoneException"
+            ids.append(await left.connection_id())
+        async with connected(api) as refused, connected(api) as ended:
+            ids += [await refused.connection_id(), await ended.connection_id()]
+            refused.say(b"binary")
+            assert await post(ids[-1], None) == ""
+            await eventually(lambda: refused.told[-1]["type"] == "websocket.close")
+            await eventually(lambda: ended.told[-1] == {"type": "websocket.close", "code": 1001})
+            for each in ids:
+                for data in (b"late", None):
+                    assert await post(each, data) == "GoneException"
 
 
 @on_a_loop
@@ -259,33 +258,6 @@ async def test_a_post_that_the_client_does_not_read_is_refused(
         client.reads = True
         assert await post(connection_id, b"read") == ""
         assert client.texts[1:] == ["read"]
-
-
-@on_a_loop
-async def test_a_client_that_does_not_read_is_cut_off_by_the_function(make_api: MakeApi) -> None:
-    """It would hold up the others that the notifier tells."""
-    api = make_api()
-    with ManagementServer(api._connections) as server:
-        service = Service("execute-api", "us-east-1", server.environment["SOCKET_ENDPOINT"], lambda: LOCAL)
-        sockets = SocketApi(BlockingHttp(service, SOCKET_SEND_SECONDS), "")
-        async with connected(api) as client:
-            connection_id = await client.connection_id()
-            client.reads = False
-            with pytest.raises(SocketGone):
-                await asyncio.to_thread(sockets.send, connection_id, ["unread"])
-            client.reads = True
-            await eventually(lambda: client.told[-1]["type"] == "websocket.close")
-
-
-@on_a_loop
-async def test_a_function_may_end_a_connection(make_api: MakeApi) -> None:
-    api = make_api()
-    async with posting(api) as post, connected(api) as client:
-        connection_id = await client.connection_id()
-        assert await post(connection_id, None) == ""
-        await eventually(lambda: client.told[-1] == {"type": "websocket.close", "code": 1001})
-        for data in (None, b"late"):
-            assert await post(connection_id, data) == "GoneException"
 
 
 def test_a_function_that_leaves_before_its_answer_is_no_error(

@@ -103,37 +103,32 @@ def test_only_records_that_the_templates_filter_accepts_arrive(scene: Scene) -> 
     assert sorted(found) == ["bucket/v1", *[log_pk(scene.key, scene.incarnation)] * 5]
 
 
-@pytest.mark.parametrize("batch_size", [1, 7])
 def test_batches_of_the_templates_size_follow_each_other(
-    scene: Scene, capsys: pytest.CaptureFixture[str], batch_size: int
+    scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with scene.pumping(batch_size=batch_size):
+    with scene.pumping(batch_size=7):
         scene.append(100)
         until(lambda: len(scene.arrived()) >= 100)
         assert scene.arrived() == list(range(100))
-        assert max(len(call) for call in scene.memory("calls")) <= batch_size
+        assert max(len(call) for call in scene.memory("calls")) <= 7
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("fault", [InvocationFailed("broken"), LookupError("a bug")])
-def test_the_pump_goes_on_after_any_exception(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, fault: Exception
-) -> None:
+def test_the_pump_goes_on_after_any_exception(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes wrong with a batch: readers wait for the next ones."""
-    faults, invoke = iter([fault, fault]), Environments.invoke
+    faults, invoke = iter([InvocationFailed("broken"), LookupError("a bug")]), Environments.invoke
 
     def failing(environments: Environments, payload: bytes) -> Any:
         for each in faults:
             raise each
         return invoke(environments, payload)
 
+    def has_gone_on() -> bool:
+        scene.append()
+        return bool(scene.arrived())
+
     with scene.pumping():
         monkeypatch.setattr(Environments, "invoke", failing)
-
-        def has_gone_on() -> bool:
-            scene.append()
-            return bool(scene.arrived())
-
         until(has_gone_on)
 
 
@@ -165,14 +160,12 @@ def test_delivery_goes_on_from_the_lowest_failed_record() -> None:
     ("pattern", "event", "expected"),
     [
         ({}, {}, True),
-        ({"a": ["x"]}, {"a": "x"}, True),
         ({"a": ["x", "y"]}, {"a": "y"}, True),
-        ({"a": ["x"]}, {"a": "y"}, False),
+        ({"a": ["x"]}, {"a": "xy"}, False),
         ({"a": ["x"]}, {}, False),
         ({"a": {"b": [1]}}, {"a": {"b": 1}}, True),
         ({"a": {"b": [1]}}, {"a": 1}, False),
         ({"a": [{"prefix": "lo"}]}, {"a": "log"}, True),
-        ({"a": [{"prefix": "lo"}]}, {"a": "alog"}, False),
         ({"a": [{"prefix": "1"}]}, {"a": 1}, False),
         ({"a": ["x"], "b": ["y"]}, {"a": "x", "b": "z"}, False),
     ],
