@@ -27,18 +27,10 @@ VERSION = {EDGE_VERSION_HEADER: EDGE_VERSION}
 TEXT = {"Content-Type": "text/plain"}
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH")
 PATHS = (
-    "/v1/stream/edge/a",
-    "/v1/stream/edge/a?offset=-1&live=long-poll",
-    "/v1/stream/edge/a?offset=-1&live=sse",
-    "/agents",
-    "/agents/streams",
-    "/agents/run",
-    "/agents/run/snapshot/0000000000000000",
-    "/agents/run/bootstrap",
-    "/v1/metrics",
-    "/v1/nothing",
-    "/",
-)
+    "/v1/stream/edge/a", "/v1/stream/edge/a?offset=-1&live=long-poll",
+    "/v1/stream/edge/a?offset=-1&live=sse", "/agents", "/agents/streams", "/agents/run",
+    "/agents/run/snapshot/0000000000000000", "/agents/run/bootstrap", "/v1/metrics", "/v1/nothing", "/",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=list(WAYS))
@@ -181,17 +173,9 @@ def test_writes_through_the_edge_of_another_release(
 
 #: The part after a stream's name, or a whole path; and the status of its creation.
 WRITTEN = {
-    "/a%zz": 400,
-    "/%FF": 400,
-    "/a%2Fb": 400,
-    "/../b": 400,
-    "/%2E%2E/b": 400,
-    "/%7E~": 201,
-    "/100%25": 201,
-    "/a%3Fb+.c": 201,
-    "/%761/stream/encoded": 404,
-    "/v1%2Fstream%2Fencoded": 404,
-}
+    "/a%zz": 400, "/%FF": 400, "/a%2Fb": 400, "/../b": 400, "/%2E%2E/b": 400, "/%7E~": 201, "/100%25": 201,
+    "/a%3Fb+.c": 201, "/%761/stream/encoded": 404, "/v1%2Fstream%2Fencoded": 404,
+}  # fmt: skip
 
 
 def test_a_path_that_the_edge_has_written_is_the_one_that_was_sent(

@@ -188,20 +188,15 @@ def test_what_has_nothing_of_any_stream_needs_no_token(way: Way) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "scope", "status"),
     [
-        ("PATCH", "/v1/stream/x", "", 404),
-        ("PATCH", "/v1/stream/x", "manage:v1/x", 405),
-        ("GET", "/v1", "read:*", 404),
-        ("GET", "/v1/stream/", "read:*", 400),
-        ("GET", "/v1/stream/a/../b", "read:*", 400),
-        ("GET", "/v1/stream/__ds/x", "read:* manage:*", 404),
-        ("GET", "/v1/console/nothing.js", "", 404),
-        ("GET", "/v1/stats", "read:*", 400),
-        ("GET", "/v1/stats?stream=x", "read:*", 400),
-        ("HEAD", "/v1/streams", "read:v1/control/*", 404),
+        ("PATCH", "/v1/stream/x", "", 404), ("PATCH", "/v1/stream/x", "manage:v1/x", 405),
+        ("GET", "/v1", "read:*", 404), ("GET", "/v1/stream/", "read:*", 400),
+        ("GET", "/v1/stream/a/../b", "read:*", 400), ("GET", "/v1/stream/__ds/x", "read:* manage:*", 404),
+        ("GET", "/v1/console/nothing.js", "", 404), ("GET", "/v1/stats", "read:*", 400),
+        ("GET", "/v1/stats?stream=x", "read:*", 400), ("HEAD", "/v1/streams", "read:v1/control/*", 404),
         ("GET", "/bucket/streams?prefix=ru", "read:bucket/run*", 404),
         ("GET", "/v1/stream/__ds/subscriptions?prefix=a", "write:v1/__ds/subscriptions/ab*", 404),
     ],
-)
+)  # fmt: skip
 def test_other_paths_and_more_than_a_scope_covers_are_closed(
     way: Way, method: str, path: str, scope: str, status: int
 ) -> None:
@@ -231,16 +226,11 @@ TARGETS = {
 @pytest.mark.parametrize(
     ("scope", "covered"),
     [
-        ("read:*", "stream listing bucket server"),
-        ("read:v1", "stream listing bucket"),
-        ("read:v1/*", "stream listing bucket"),
-        ("openid read:v1 profile", "stream listing bucket"),
-        (["openid", "read:v1"], "stream listing bucket"),
-        ("read:v1/auth/*", "stream listing"),
-        ("read:v1/aut*", "stream listing"),
-        ("read:v1/%61uth/*", "stream listing"),
-        ("write:v1 read:v1/auth/*", "stream listing"),
-        ("read:v1/auth/r*", "stream"),
+        ("read:*", "stream listing bucket server"), ("read:v1", "stream listing bucket"),
+        ("read:v1/*", "stream listing bucket"), ("openid read:v1 profile", "stream listing bucket"),
+        (["openid", "read:v1"], "stream listing bucket"), ("read:v1/auth/*", "stream listing"),
+        ("read:v1/aut*", "stream listing"), ("read:v1/%61uth/*", "stream listing"),
+        ("write:v1 read:v1/auth/*", "stream listing"), ("read:v1/auth/r*", "stream"),
         ("read:v1/auth/run", "stream"),
         *[(scope, "") for scope in ("read:v1/auth/", "read:v1/auth", "read:v1/other/*", "read:v2/*")],
         *[(scope, "") for scope in ("read:%2A", "read:v1/", "read:", "read", ":v1", "READ:v1", "write:*")],
@@ -248,7 +238,7 @@ TARGETS = {
         *[(scope, "") for scope in ("", None, 17, [["read:*"], 1, None], {"read:*": True})],
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_scope_names_everything_a_bucket_a_prefix_or_a_stream(scope: object, covered: str) -> None:
     found = []
     for name, target in TARGETS.items():

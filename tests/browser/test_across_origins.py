@@ -41,16 +41,11 @@ SEEN = {
     "read": (200, {"etag", "stream-next-offset", "stream-up-to-date", "cache-control", "server-timing"}),
     "read what it has": (304, {"etag", "stream-next-offset"}),
     "long-poll": (200, {"stream-cursor", "stream-next-offset", "stream-up-to-date"}),
-    "metadata": (200, {"stream-next-offset", "stream-ttl", "content-type"}),
-    "fork": (201, {"location"}),
-    "close": (204, {"stream-closed", "stream-next-offset"}),
-    "events": (200, {"content-type"}),
-    "create of bytes": (201, {"stream-closed"}),
-    "events of bytes": (200, {"stream-sse-data-encoding"}),
-    "delete": (204, set()),
-    "what is gone": (404, {"content-type"}),
-    "health": (200, {"content-type"}),
-}
+    "metadata": (200, {"stream-next-offset", "stream-ttl", "content-type"}), "fork": (201, {"location"}),
+    "close": (204, {"stream-closed", "stream-next-offset"}), "events": (200, {"content-type"}),
+    "create of bytes": (201, {"stream-closed"}), "events of bytes": (200, {"stream-sse-data-encoding"}),
+    "delete": (204, set()), "what is gone": (404, {"content-type"}), "health": (200, {"content-type"}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SEEN)

@@ -56,28 +56,18 @@ def test_a_path_means_one_endpoint(path: str, endpoint: str, names: list[str]) -
 @pytest.mark.parametrize(
     ("path", "error"),
     [
-        ("/v1", RouteNotFound),
-        *((f"/v1{rest}", RouteNotFound) for rest in ("/", "/stream", "/nothing")),
-        ("/v1%2Fstream%2Fa", RouteNotFound),
-        ("/tides/north/", RouteNotFound),
-        ("/tides/north/x", RouteNotFound),
-        ("/tides/north/Snapshot", RouteNotFound),
-        ("/tides/north/bootstrap/x", RouteNotFound),
-        ("/tides/north/snapshot/1/", RouteNotFound),
-        ("/tides/streams/snapshot", RouteNotFound),
-        ("/v1/stream/__ds/nothing", SubscriptionNotFound),
-        ("/v1/stream/__ds/subscriptions/", SubscriptionNotFound),
-        ("/abc/a/b/c", Malformed),
-        ("*", Malformed),
-        ("", Malformed),
-        ("/tides/%FF", Malformed),
-        ("/tides/%", Malformed),
+        ("/v1", RouteNotFound), *((f"/v1{rest}", RouteNotFound) for rest in ("/", "/stream", "/nothing")),
+        ("/v1%2Fstream%2Fa", RouteNotFound), ("/tides/north/", RouteNotFound),
+        ("/tides/north/x", RouteNotFound), ("/tides/north/Snapshot", RouteNotFound),
+        ("/tides/north/bootstrap/x", RouteNotFound), ("/tides/north/snapshot/1/", RouteNotFound),
+        ("/tides/streams/snapshot", RouteNotFound), ("/v1/stream/__ds/nothing", SubscriptionNotFound),
+        ("/v1/stream/__ds/subscriptions/", SubscriptionNotFound), ("/abc/a/b/c", Malformed),
+        ("*", Malformed), ("", Malformed), ("/tides/%FF", Malformed), ("/tides/%", Malformed),
         ("/v1/stream/a%2Fb", Malformed),
         *((f"/v1/streams/{name}", Malformed) for name in ("a//b", "..", "", "a%2Fb")),
-        ("/tides/a%2Fb", Malformed),
-        ("/v1/stream/%5F_ds/a", StreamNotFound),
+        ("/tides/a%2Fb", Malformed), ("/v1/stream/%5F_ds/a", StreamNotFound),
     ],
-)
+)  # fmt: skip
 def test_a_path_that_no_resource_has_is_refused(path: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         find(path)

@@ -16,20 +16,15 @@ def stream(door: Door, path: str) -> str:
 @pytest.mark.parametrize(
     ("method", "name", "value"),
     [
-        ("POST", "Stream-Seq", "a"),
-        ("POST", "Stream-Closed", "false"),
-        ("POST", "Content-Type", "text/plain"),
-        ("POST", "Content-Encoding", "identity"),
-        *(("POST", name, value) for name, value in PRODUCER.items()),
-        ("PUT", "Stream-TTL", "60"),
-        ("PUT", "Stream-Expires-At", "2040-01-01T00:00:00Z"),
-        ("PUT", "Stream-Compact", "last-by-key"),
-        ("PUT", "Stream-Compact-Key", "/id"),
-        ("PUT", "Stream-Forked-From", "/v1/stream/a"),
+        ("POST", "Stream-Seq", "a"), ("POST", "Stream-Closed", "false"),
+        ("POST", "Content-Type", "text/plain"), ("POST", "Content-Encoding", "identity"),
+        *(("POST", name, value) for name, value in PRODUCER.items()), ("PUT", "Stream-TTL", "60"),
+        ("PUT", "Stream-Expires-At", "2040-01-01T00:00:00Z"), ("PUT", "Stream-Compact", "last-by-key"),
+        ("PUT", "Stream-Compact-Key", "/id"), ("PUT", "Stream-Forked-From", "/v1/stream/a"),
         ("PUT", "Stream-Fork-Offset", "0" * 16),
         *((method, "Stream-Closed", "true") for method in ("POST", "PUT")),
     ],
-)
+)  # fmt: skip
 def test_a_header_that_is_sent_twice_gets_400_and_nothing_is_done(
     door: Door, stream: str, method: str, name: str, value: str
 ) -> None:

@@ -32,17 +32,12 @@ OTHERS = {
     "Content-Length, negative": {"content-length": "-1"},
     "Content-Length, many digits": {"content-length": "9" * 5000},
     "Content-Type, half a character": {"content-type": "text/\udfff"},
-    "If-None-Match": {"if-none-match": '"\ud800'},
-    "Accept-Encoding": {"accept-encoding": "\x00"},
-    "Expect": {"expect": "200-maybe"},
-    "Upgrade": {"connection": "upgrade", "upgrade": "websocket"},
-    "Transfer-Encoding": {"transfer-encoding": "x"},
-    "a name with half a character": {"x-\ud800": "1"},
-    "an empty name": {"": "1"},
-    "Authorization": {"authorization": "Bearer \ud800"},
-    "Range": {"range": "bytes=9-1"},
-    "Date": {"if-modified-since": "\ud800"},
-}
+    "If-None-Match": {"if-none-match": '"\ud800'}, "Accept-Encoding": {"accept-encoding": "\x00"},
+    "Expect": {"expect": "200-maybe"}, "Upgrade": {"connection": "upgrade", "upgrade": "websocket"},
+    "Transfer-Encoding": {"transfer-encoding": "x"}, "a name with half a character": {"x-\ud800": "1"},
+    "an empty name": {"": "1"}, "Authorization": {"authorization": "Bearer \ud800"},
+    "Range": {"range": "bytes=9-1"}, "Date": {"if-modified-since": "\ud800"},
+}  # fmt: skip
 HEADERS: dict[str, dict[str, str]] = {f"Host: {name}": {"host": value} for name, value in HOSTS.items()}
 HEADERS |= OTHERS
 METHODS = ["PUT", "POST", "GET", "HEAD", "DELETE"]

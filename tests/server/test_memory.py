@@ -35,21 +35,16 @@ OTHER_TAIL = {"If-Match": '"other:0000000000000005"'}
 GAP = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "7"}
 #: By name: the method, what follows the stream's path, the headers, and the status.
 REQUESTS = {
-    "append": ("POST", "", {}, 204),
-    "another tail": ("POST", "", OTHER_TAIL, 412),
-    "another type": ("POST", "", {"Content-Type": "text/plain"}, 409),
-    "a gap": ("POST", "", GAP, 409),
-    "an encoding": ("POST", "", {"Content-Encoding": "gzip"}, 415),
-    "absent": ("POST", "-absent", {}, 404),
-    "closed": ("POST", "-closed", {}, 409),
-    "create": ("PUT", "-more-{number}", {}, 201),
+    "append": ("POST", "", {}, 204), "another tail": ("POST", "", OTHER_TAIL, 412),
+    "another type": ("POST", "", {"Content-Type": "text/plain"}, 409), "a gap": ("POST", "", GAP, 409),
+    "an encoding": ("POST", "", {"Content-Encoding": "gzip"}, 415), "absent": ("POST", "-absent", {}, 404),
+    "closed": ("POST", "-closed", {}, 409), "create": ("PUT", "-more-{number}", {}, 201),
     "create another": ("PUT", "", {"Stream-TTL": "9"}, 409),
     "snapshot": ("PUT", "/snapshot/0000000000000000", {}, 204),
     "snapshot beyond": ("PUT", "/snapshot/0000000000009999", {}, 409),
-    "read": ("GET", "-closed?offset=-1", {}, 200),
-    "malformed": ("POST", "", {}, 400),
+    "read": ("GET", "-closed?offset=-1", {}, 200), "malformed": ("POST", "", {}, 400),
     "subscribe": ("PUT", "/v1/stream/__ds/subscriptions/a", {}, 400),
-}
+}  # fmt: skip
 SENT = [
     *product(list(REQUESTS)[:-2], ["JSON", "bytes"]),
     ("malformed", "half JSON"),

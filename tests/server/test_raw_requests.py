@@ -60,15 +60,10 @@ def test_no_header_gives_a_5xx(server: Server, header: bytes) -> None:
 
 END = b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 NOT_REQUESTS = {
-    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
-    "HTTP/0.9": b"GET /\r\n\r\n",
-    "a method of its own": b"BREW /v1/stream/odd" + END,
-    "CONNECT": b"CONNECT example.com:443" + END,
-    "OPTIONS *": b"OPTIONS *" + END,
-    "GET *": b"GET *" + END,
-    "HEAD *": b"HEAD *" + END,
-    "PUT *?": b"PUT *?x" + END,
-    "CONNECT to a path": b"CONNECT /v1/stream/odd" + END,
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), "HTTP/0.9": b"GET /\r\n\r\n",
+    "a method of its own": b"BREW /v1/stream/odd" + END, "CONNECT": b"CONNECT example.com:443" + END,
+    "OPTIONS *": b"OPTIONS *" + END, "GET *": b"GET *" + END, "HEAD *": b"HEAD *" + END,
+    "PUT *?": b"PUT *?x" + END, "CONNECT to a path": b"CONNECT /v1/stream/odd" + END,
     "an absolute URL without a path": b"GET http://a?x" + END,
     "an absolute URL": b"GET http://[::1/v1/stream/odd" + END,
     "a path in Latin-1": b"GET /v1/stream/\xff\xfe" + END,
@@ -78,7 +73,7 @@ NOT_REQUESTS = {
     "a chunk of no size": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n\r\n",
     "a second request that is none": b"GET /v1/health HTTP/1.1\r\nHost: a\r\n\r\nnonsense\r\n\r\n",
     "every byte": bytes(range(256)) * 4,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("sent", NOT_REQUESTS.values(), ids=NOT_REQUESTS)

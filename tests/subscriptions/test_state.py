@@ -28,31 +28,20 @@ REFUSED, DROPPED, SILENT = (
 @pytest.mark.parametrize(
     ("state", "after_ms", "step"),
     [
-        (IDLE, 0, rules.Step.LOOK),
-        (IN_FLIGHT, 0, rules.Step.DELIVER),
-        (CALLED, 0, rules.Step.WAIT),
-        (CALLED, LEASE - 1, rules.Step.WAIT),
-        (CALLED, LEASE, rules.Step.EXPIRE),
-        (LEASED, LEASE - 1, rules.Step.WAIT),
-        (LEASED, LEASE, rules.Step.EXPIRE),
-        (ANNOUNCED, 10**9, rules.Step.WAIT),
-        (CLAIMED, LEASE - 1, rules.Step.WAIT),
-        (CLAIMED, LEASE, rules.Step.EXPIRE),
-        (REFUSED, 999, rules.Step.WAIT),
-        (REFUSED, 1_000, rules.Step.DELIVER),
-        (REFUSED, LEASE, rules.Step.EXPIRE),
-        (DROPPED, 999, rules.Step.WAIT),
-        (DROPPED, 1_000, rules.Step.EXPIRE),
-        (SILENT, LEASE - 1, rules.Step.WAIT),
-        (SILENT, LEASE, rules.Step.EXPIRE),
-        (ABANDONED, 0, rules.Step.EXPIRE),
-        (DEFERRED, 1_999, rules.Step.WAIT),
-        (DEFERRED, 2_000, rules.Step.DELIVER),
-        (DEFERRED, LEASE, rules.Step.EXPIRE),
+        (IDLE, 0, rules.Step.LOOK), (IN_FLIGHT, 0, rules.Step.DELIVER), (CALLED, 0, rules.Step.WAIT),
+        (CALLED, LEASE - 1, rules.Step.WAIT), (CALLED, LEASE, rules.Step.EXPIRE),
+        (LEASED, LEASE - 1, rules.Step.WAIT), (LEASED, LEASE, rules.Step.EXPIRE),
+        (ANNOUNCED, 10**9, rules.Step.WAIT), (CLAIMED, LEASE - 1, rules.Step.WAIT),
+        (CLAIMED, LEASE, rules.Step.EXPIRE), (REFUSED, 999, rules.Step.WAIT),
+        (REFUSED, 1_000, rules.Step.DELIVER), (REFUSED, LEASE, rules.Step.EXPIRE),
+        (DROPPED, 999, rules.Step.WAIT), (DROPPED, 1_000, rules.Step.EXPIRE),
+        (SILENT, LEASE - 1, rules.Step.WAIT), (SILENT, LEASE, rules.Step.EXPIRE),
+        (ABANDONED, 0, rules.Step.EXPIRE), (DEFERRED, 1_999, rules.Step.WAIT),
+        (DEFERRED, 2_000, rules.Step.DELIVER), (DEFERRED, LEASE, rules.Step.EXPIRE),
         (rules.give_up(CALLED, NOW), 999, rules.Step.WAIT),
         (rules.give_up(CALLED, NOW), 1_000, rules.Step.LOOK),
     ],
-)
+)  # fmt: skip
 def test_the_state_and_the_clock_say_what_comes_next(
     state: rules.DeliveryState, after_ms: int, step: rules.Step
 ) -> None:

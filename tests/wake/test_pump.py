@@ -159,17 +159,12 @@ def test_delivery_goes_on_from_the_lowest_failed_record() -> None:
 @pytest.mark.parametrize(
     ("pattern", "event", "expected"),
     [
-        ({}, {}, True),
-        ({"a": ["x", "y"]}, {"a": "y"}, True),
-        ({"a": ["x"]}, {"a": "xy"}, False),
-        ({"a": ["x"]}, {}, False),
-        ({"a": {"b": [1]}}, {"a": {"b": 1}}, True),
-        ({"a": {"b": [1]}}, {"a": 1}, False),
-        ({"a": [{"prefix": "lo"}]}, {"a": "log"}, True),
-        ({"a": [{"prefix": "1"}]}, {"a": 1}, False),
-        ({"a": ["x"], "b": ["y"]}, {"a": "x", "b": "z"}, False),
+        ({}, {}, True), ({"a": ["x", "y"]}, {"a": "y"}, True), ({"a": ["x"]}, {"a": "xy"}, False),
+        ({"a": ["x"]}, {}, False), ({"a": {"b": [1]}}, {"a": {"b": 1}}, True),
+        ({"a": {"b": [1]}}, {"a": 1}, False), ({"a": [{"prefix": "lo"}]}, {"a": "log"}, True),
+        ({"a": [{"prefix": "1"}]}, {"a": 1}, False), ({"a": ["x"], "b": ["y"]}, {"a": "x", "b": "z"}, False),
     ],
-)
+)  # fmt: skip
 def test_filter_patterns_match_as_those_of_eventbridge_do(
     pattern: dict[str, Any], event: dict[str, Any], *, expected: bool
 ) -> None:
