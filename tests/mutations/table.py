@@ -417,6 +417,10 @@ the state of a producer that a batch pushes out is lost
 a producer that was fenced goes on writing
     protocol.producer:check_producer caught by protocol/test_producer.py
     claim.epoch < state.epoch => False
+a new epoch of a producer is a duplicate of an earlier one
+    protocol.producer:is_duplicate
+        caught by protocol/test_append.py::test_an_accepted_append_advances_its_producer
+    claim.epoch == state.epoch => True
 a second process may use the data folder
     server.lock:_lock caught by server/test_lock.py
     fcntl.LOCK_EX => fcntl.LOCK_SH

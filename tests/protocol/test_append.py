@@ -284,10 +284,19 @@ def test_an_append_gets_the_first_answer_that_applies(tail: Tail, append: Append
     assert (plan.after, plan.writes) == (tail, False), "what is not accepted changes nothing"
 
 
-def test_closing_without_a_body_by_a_producer_advances_it() -> None:
-    plan = plan_appends(Tail(5), [Append(close=True, claim=Claim("p", 0, 0))], {})
-    assert plan.after.producers == (ProducerState("p", 0, 0, 5),)
-    assert (plan.after.closed_by, plan.body()[0], plan.writes) == (Claim("p", 0, 0), b"", True)
+@pytest.mark.parametrize(
+    ("tail", "append", "state"),
+    [
+        (Tail(5), Append(close=True, claim=Claim("p", 0, 0)), ProducerState("p", 0, 0, 5)),
+        # A new epoch begins at 0 again, though the sequence was higher.
+        (BUSY, Append(BODY, claim=Claim("p", 3, 0)), ProducerState("p", 3, 0, 53)),
+    ],
+)
+def test_an_accepted_append_advances_its_producer(tail: Tail, append: Append, state: ProducerState) -> None:
+    plan = plan_appends(tail, [append], {})
+    assert (plan.after.producers, plan.writes) == ((state,), True)
+    assert plan.after.closed_by == (append.claim if append.close else None)
+    assert plan.body()[0] == append.messages.data
 
 
 def test_only_a_producer_that_may_have_been_pushed_out_is_looked_up() -> None:

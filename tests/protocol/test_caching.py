@@ -248,14 +248,3 @@ def test_the_cursor_is_greater_than_the_clients_and_never_falls_as_time_goes_on(
         caching.decide_cursor(client, min(one, at_interval(caching.LIMIT >> caching.MARK_BITS) - 1), STREAM)
         <= MAX_SAFE
     )
-
-
-@given(cursors, times, st.integers(min_value=0, max_value=caching.INTERVAL_SECONDS * 1000 - 1))
-def test_equal_requests_within_an_interval_get_equal_cursors(
-    client: int | None, now_ms: int, later_ms: int
-) -> None:
-    """So a cache collapses their next ones, too."""
-    start = now_ms - now_ms % (caching.INTERVAL_SECONDS * 1000)
-    assert caching.decide_cursor(client, start, STREAM) == caching.decide_cursor(
-        client, start + later_ms, STREAM
-    )

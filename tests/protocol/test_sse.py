@@ -144,15 +144,3 @@ def test_text_end_is_before_a_character_that_is_cut(text: str, no_text: bytes) -
         assert not data[end:cut].decode(errors="ignore")
     assert 0 <= len(no_text) - sse.text_end(no_text) <= 3
     assert sse.text_end(data + b"\r") == len(data), "half of a CRLF, perhaps"
-
-
-@given(without_cr, st.data())
-def test_appends_cut_anywhere_read_as_one_text(text: str, data: st.DataObject) -> None:
-    whole = text.encode()
-    cuts = sorted(data.draw(st.lists(st.integers(min_value=0, max_value=len(whole)), max_size=5)))
-    shown, held = "", b""
-    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
-        held += whole[start:end]
-        ready = sse.text_end(held)
-        shown, held = shown + held[:ready].decode(), held[ready:]
-    assert (shown, held) == (text, b"")
