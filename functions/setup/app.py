@@ -64,10 +64,12 @@ def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[
     if name := now["AuthSecretName"]:
         ensure_secret(client("ssm"), name, before.get("AuthSecretName", ""))
     check_upstream_keys(now["ProxyAllow"], now["ProxyKeys"])
+    key = now["CacheKey"]
+    policy = share_cache_policy(client("cloudfront"), is_private=key == "private") if key else ""
     limits = client("lambda").get_account_settings()["AccountLimit"]
     digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()[:16]
     readers = readers_of(limits, reserved_by(now), reserved_by(before))
-    return {"TableName": table, "Readers": readers, "Digest": digest}
+    return {"TableName": table, "Readers": readers, "Digest": digest, "CachePolicyId": policy}
 
 
 def check_format(dynamodb: Any, table: str) -> None:
@@ -106,6 +108,45 @@ def check_upstream_keys(allow: str, folder: str) -> None:
                 f"ProxyAllow names the key {name}, and this stack's proxy reads parameters below {folder} "
                 f"alone. Copy it to {folder}{name.rpartition('/')[2]}, and name that in ProxyAllow."
             )
+
+
+def cache_key(*, is_private: bool) -> dict[str, Any]:
+    """The values that distinguish one response from another: of reads, of listings (never cached, but waited
+    for together) and, unless everybody may read, each place of a token. CloudFront takes ten names. A cookie
+    would keep requests from being collapsed. The application decides how long a response is cached."""
+    headers, names = [], ["offset", "cursor", "live", "prefix", "after", "limit", "stream", "last", "from"]
+    if is_private:
+        headers, names = ["Authorization", "X-Tidemark-Authorization"], [*names, "access_token"]
+    return {
+        "MinTTL": 0,
+        "DefaultTTL": 0,
+        "MaxTTL": 31536000,
+        "ParametersInCacheKeyAndForwardedToOrigin": {
+            "EnableAcceptEncodingGzip": True,
+            "EnableAcceptEncodingBrotli": True,
+            "CookiesConfig": {"CookieBehavior": "none"},
+            "HeadersConfig": {"HeaderBehavior": "whitelist", "Headers": listed(headers)}
+            if headers
+            else {"HeaderBehavior": "none"},
+            "QueryStringsConfig": {"QueryStringBehavior": "whitelist", "QueryStrings": listed(names)},
+        },
+    }
+
+
+def listed(names: list[str]) -> dict[str, Any]:
+    return {"Quantity": len(names), "Items": names}
+
+
+def share_cache_policy(cloudfront: Any, *, is_private: bool) -> str:
+    """The id of the account's policy, which all stacks share: an account has twenty. The name has a digest of
+    the content, so a release with another content makes another policy, and no policy is ever changed."""
+    content = cache_key(is_private=is_private)
+    name = f"tidemark-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]}"
+    for each in cloudfront.list_cache_policies(Type="custom")["CachePolicyList"].get("Items", []):
+        if each["CachePolicy"]["CachePolicyConfig"]["Name"] == name:
+            return str(each["CachePolicy"]["Id"])
+    made = cloudfront.create_cache_policy(CachePolicyConfig={"Name": name, **content})
+    return str(made["CachePolicy"]["Id"])
 
 
 def reserved_by(properties: Mapping[str, str]) -> int:

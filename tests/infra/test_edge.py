@@ -18,6 +18,7 @@ from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from functions.setup.app import cache_key
 from tests.http.published import openapi_document
 from tests.infra.test_template import (
     DISTRIBUTION,
@@ -37,8 +38,6 @@ from tidemark.observability.metrics import COUNTERS
 SOURCE = ROOT / "edge" / "route.js"
 RESOURCES = TEMPLATE["Resources"]
 CONTAINER = yaml.load((ROOT / "container" / "template.yaml").read_text(), CloudFormationLoader)["Resources"]
-KEY = RESOURCES["EdgeCachePolicy"]["Properties"]["CachePolicyConfig"]
-FORWARDED = RESOURCES["EdgeOriginRequestPolicy"]["Properties"]["OriginRequestPolicyConfig"]
 
 #: CloudFront's own module, in whose place a recorder stands.
 HARNESS = """
@@ -67,7 +66,7 @@ def event(method: str, query: dict[str, Any], uri: str = "/v1/stream/a", **heade
                 "host": {"value": "streams.example"},
                 **{name.replace("_", "-"): {"value": value} for name, value in headers.items()},
             },
-            "cookies": {},
+            "cookies": {"session": {"value": "secret"}},
         },
     }
 
@@ -129,6 +128,7 @@ def test_reads_that_wait_go_to_the_live_function(
     assert routed["origin"] == origin
     assert routed["request"]["querystring"] == {name: {"value": value} for name, value in query.items()}
     assert routed["request"]["uri"] == "/v1/stream/a"
+    assert routed["request"]["cookies"] == {}, "AWS's own policy would forward them"
     assert is_live(method, urlencode(query)) == (origin == "live"), "the local edge decides otherwise"
 
 
@@ -241,8 +241,8 @@ def test_no_two_paths_are_written_alike() -> None:
     assert len({written_path(path.encode()) for path in paths}) == len(set(paths))
 
 
-#: What a browser's script sends beside its token, and what CloudFront adds: 27 headers.
-USUAL = {f"x-{number:02}": "x" * 48 for number in range(27)}
+#: The headers of a browser's script beside its token, and CloudFront's own (viewer, device, place): 48.
+USUAL = {f"x-{number:02}": "x" * 32 for number in range(48)}
 
 
 @pytest.mark.parametrize(
@@ -283,22 +283,24 @@ def query_parameters() -> set[str]:
 
 def test_the_cache_key_tells_answers_apart_and_nothing_else() -> None:
     """Whoever waits for the same shares a request; whoever may not have it never meets it."""
-    keyed = KEY["ParametersInCacheKeyAndForwardedToOrigin"]
-    condition, private, public = keyed["QueryStringsConfig"]["QueryStrings"]["If"]
-    assert condition == "IsPrivate"
+    kinds = [cache_key(is_private=each) for each in (True, False)]
+    keyed, open_to_all = (each["ParametersInCacheKeyAndForwardedToOrigin"] for each in kinds)
+    private, public = (each["QueryStringsConfig"]["QueryStrings"]["Items"] for each in (keyed, open_to_all))
     assert private == [*public, authorization.QUERY_NAME]
     assert set(private) == query_parameters(), "who asks for something else would wait for this answer"
     assert len(private) <= 10, "CloudFront takes no more by default"
-    condition, private, public = keyed["HeadersConfig"]["If"]
-    assert condition == "IsPrivate"
-    assert private["Headers"] == ["Authorization", authorization.FORWARDED]
-    assert public == {"HeaderBehavior": "none"}
-    assert keyed["CookiesConfig"] == FORWARDED["CookiesConfig"] == {"CookieBehavior": "none"}
+    assert keyed["HeadersConfig"]["Headers"]["Items"] == ["Authorization", authorization.FORWARDED]
+    assert open_to_all["HeadersConfig"] == {"HeaderBehavior": "none"}
+    assert keyed["CookiesConfig"] == open_to_all["CookiesConfig"] == {"CookieBehavior": "none"}
+    which = {"If": ["HasEdge", {"If": ["IsPrivate", "private", "public"]}, ""]}
+    assert RESOURCES["Setup"]["Properties"]["CacheKey"] == which
+    assert DISTRIBUTION["DefaultCacheBehavior"]["CachePolicyId"] == {"GetAtt": "Setup.CachePolicyId"}
 
 
 def test_the_application_alone_says_what_is_kept() -> None:
     """A minimum would overrule its `no-store`; so would the ten seconds that errors are kept unasked."""
-    assert (KEY["MinTTL"], KEY["DefaultTTL"]) == (0, 0)
+    for key in (cache_key(is_private=each) for each in (True, False)):
+        assert (key["MinTTL"], key["DefaultTTL"]) == (0, 0)
     kept = {each["ErrorCode"]: each["ErrorCachingMinTTL"] for each in DISTRIBUTION["CustomErrorResponses"]}
     assert {404, 500, 502, 503, 504} <= kept.keys()
     assert set(kept.values()) == {0}
@@ -475,8 +477,6 @@ def test_two_stacks_of_one_account_keep_apart() -> None:
     region. Metrics are counted by stack."""
     an_id = {"Id": {"Select": [2, {"Split": ["/", {"Ref": "AWS::StackId"}]}]}}
     names = [
-        KEY["Name"],
-        FORWARDED["Name"],
         RESOURCES["EdgeAccess"]["Properties"]["OriginAccessControlConfig"]["Name"],
         RESOURCES["EdgeRoute"]["Properties"]["Name"],
     ]

@@ -27,7 +27,7 @@ REQUEST = {
 SETUP = REQUEST | {"ResourceType": "Custom::Setup"}
 ORIGIN_SECRET = REQUEST | {"ResourceType": "Custom::OriginSecret", "ResourceProperties": {}}
 PROPERTIES = {"AuthSecretName": SECRET, "ReaderConcurrency": "0", "Sockets": "true"}
-PROPERTIES |= {"ProxyAllow": "", "ProxyKeys": "/tidemark/tides/proxy/"}
+PROPERTIES |= {"CacheKey": "", "ProxyAllow": "", "ProxyKeys": "/tidemark/tides/proxy/"}
 
 
 class FakeAws:
@@ -37,6 +37,15 @@ class FakeAws:
         self.secrets: dict[str, str] = {}
         self.limits = {"ConcurrentExecutions": 1000, "UnreservedConcurrentExecutions": 1000}
         self.format_epoch = FORMAT_EPOCH
+        self.policies: list[dict[str, Any]] = []
+
+    def list_cache_policies(self, **named: str) -> dict[str, Any]:
+        assert named == {"Type": "custom"}
+        return {"CachePolicyList": {"Items": [{"CachePolicy": each} for each in self.policies]}}
+
+    def create_cache_policy(self, **named: Any) -> dict[str, Any]:
+        self.policies.append(named | {"Id": f"policy-{len(self.policies)}"})
+        return {"CachePolicy": self.policies[-1]}
 
     def get_parameter(self, **named: str) -> None:
         if named["Name"] not in self.secrets:
@@ -164,6 +173,20 @@ def test_a_proxy_names_keys_of_its_own_stack_alone(aws: FakeAws, cloudformation:
     assert (allowed["Status"], refused["Status"]) == ("SUCCESS", "FAILED")
     assert f"the key {other}, and " in refused["Reason"]
     assert f"Copy it to {own}" in refused["Reason"]
+
+
+def test_stacks_of_an_account_share_one_cache_policy_of_each_kind(
+    aws: FakeAws, cloudformation: CloudFormation
+) -> None:
+    """An account has twenty, so a policy for each stack would end at the twentieth."""
+    made = [
+        cloudformation.answer_to(SETUP, CacheKey=kind)["Data"]["CachePolicyId"]
+        for kind in ("private", "private", "public", "")
+    ]
+    assert made == ["policy-0", "policy-0", "policy-1", ""]
+    assert not {"AWS::CloudFront::CachePolicy", "AWS::CloudFront::OriginRequestPolicy"} & {
+        each["Type"] for each in RESOURCES.values()
+    }
 
 
 def test_a_release_that_cannot_read_the_stored_format_is_refused_before_any_function_changes(
