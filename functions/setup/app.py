@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
 import urllib.request
@@ -54,13 +53,28 @@ def answer_to(event: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if event["ResourceType"] == "Custom::OriginSecret":
         return {"NoEcho": True, "Data": {"Value": secrets.token_hex(32)}}
-    return {"Data": set_up(event["ResourceProperties"], event.get("OldResourceProperties", {}), boto3.client)}
+    now, before = event["ResourceProperties"], event.get("OldResourceProperties", {})
+    if table := table_of(boto3.client("cloudformation"), event["StackId"]):
+        check_format(dynamodb := boto3.client("dynamodb"), table)
+        if int(before.get("TableUnitsPerSecond", "0")) and not int(now["TableUnitsPerSecond"]):
+            take_ceiling_off(dynamodb, table)
+    return {"Data": set_up(now, before, boto3.client)}
+
+
+def table_of(cloudformation: Any, stack: str) -> str | None:
+    """The stack's table, or None if there is none yet: a refused creation then leaves no protected table."""
+    try:
+        found = cloudformation.describe_stack_resource(StackName=stack, LogicalResourceId="Table")
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ValidationError":  # There is no such resource.
+            raise
+        return None
+    name: str | None = found["StackResourceDetail"].get("PhysicalResourceId")
+    return name
 
 
 def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[str], Any]) -> dict[str, str]:
     """The attributes of `Custom::Setup` with the properties `now`, which were `before`. Raises Refused."""
-    table = os.environ["TABLE_NAME"]
-    check_format(client("dynamodb"), table)
     if name := now["AuthSecretName"]:
         ensure_secret(client("ssm"), name, before.get("AuthSecretName", ""))
     check_upstream_keys(now["ProxyAllow"], now["ProxyKeys"])
@@ -69,7 +83,7 @@ def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[
     limits = client("lambda").get_account_settings()["AccountLimit"]
     digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()[:16]
     readers = readers_of(limits, reserved_by(now), reserved_by(before))
-    return {"TableName": table, "Readers": readers, "Digest": digest, "CachePolicyId": policy}
+    return {"Readers": readers, "Digest": digest, "CachePolicyId": policy}
 
 
 def check_format(dynamodb: Any, table: str) -> None:
@@ -80,6 +94,17 @@ def check_format(dynamodb: Any, table: str) -> None:
         raise Refused(
             f"This release reads format {FORMAT_EPOCH}, and the table needs {least}: there is no way back to "
             "this release (docs/internals/packs.md). No function was changed."
+        )
+
+
+def take_ceiling_off(dynamodb: Any, table: str) -> None:
+    """DynamoDB keeps a ceiling until -1 is set, and CloudFormation's schema has no such value."""
+    known = dynamodb.describe_table(TableName=table)["Table"].get("OnDemandThroughput", {})
+    if max(known.values(), default=-1) > 0:
+        none = dict.fromkeys(("MaxReadRequestUnits", "MaxWriteRequestUnits"), -1)
+        dynamodb.update_table(TableName=table, OnDemandThroughput=none)
+        dynamodb.get_waiter("table_exists").wait(
+            TableName=table, WaiterConfig={"Delay": 2, "MaxAttempts": 18}
         )
 
 
@@ -149,27 +174,30 @@ def share_cache_policy(cloudfront: Any, *, is_private: bool) -> str:
     return str(made["CachePolicy"]["Id"])
 
 
-def reserved_by(properties: Mapping[str, str]) -> int:
-    """The concurrent executions that the functions `read`, `live`, `socket` and `write` reserve."""
+def reserved_by(properties: Mapping[str, str]) -> tuple[int, int]:
+    """The concurrent executions that functions reserve: those of readers (`read`, `live`, `socket`), and
+    those of others."""
     functions = 3 if properties.get("Sockets") == "true" else 2
-    readers, writers = (int(properties.get(f"{name}Concurrency", "0")) for name in ("Reader", "Writer"))
-    return functions * readers + writers
+    return functions * int(properties.get("ReaderConcurrency", "0")), int(
+        properties.get("WriterConcurrency", "0")
+    )
 
 
-def readers_of(limits: Mapping[str, int], now: int, before: int) -> str:
+def readers_of(limits: Mapping[str, int], reserved: tuple[int, int], before: tuple[int, int]) -> str:
     """A message on the account's limit and waiting readers. Raises Refused for more than can be reserved."""
     limit = limits["ConcurrentExecutions"]
-    room = limits.get("UnreservedConcurrentExecutions", limit) + before - _UNRESERVABLE
-    if now > max(room, 0):
+    room = limits.get("UnreservedConcurrentExecutions", limit) + sum(before) - _UNRESERVABLE
+    readers, others = reserved
+    if (now := sum(reserved)) > max(room, 0):
         raise Refused(
             f"ReaderConcurrency and WriterConcurrency would reserve {now} concurrent executions, and this "
             f"account can reserve {max(room, 0)} (100 stay for functions without a reservation). "
             f"Lower it, or ask for more: {_ASK_FOR_MORE}"
         )
-    if now:
-        return f"At most {now} of the account's {limit} concurrent executions are taken by readers."
+    if readers:
+        return f"At most {readers} of the account's {limit} concurrent executions are taken by readers."
     # At most half of the account for the three functions that readers reach.
-    each = min(limit // 2, room) // 3
+    each = min(limit // 2, room - others) // 3
     advice = f"Bound them: ReaderConcurrency={each}"
     if each < _WORTH_RESERVING:
         advice = (

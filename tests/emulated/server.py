@@ -23,6 +23,7 @@ from tests.emulated.shims import (
     preflight,
     sam_transform,
     sockets,
+    strictness,
     transport,
 )
 
@@ -39,6 +40,7 @@ def main() -> None:
     layer.install(directory)
     sockets.install()
     actions.install()
+    strictness.install()
     pairs = (each.split("=", 1) for each in os.environ["STACK_PORTS"].split(","))
     stacks = {int(port): stack for port, stack in pairs}
     config = Config()

@@ -121,6 +121,18 @@ def test_an_upgrade_keeps_the_data_and_goes_on(first: Stack) -> None:
     assert read(first, "/agents/run") == b"12345"
 
 
+def test_a_ceiling_is_set_and_taken_off(emulator: Emulator, first: Stack) -> None:
+    """The upgraded stack has none; what an update does not name AWS keeps."""
+
+    def ceiling(units: str) -> Any:
+        deploy(emulator, "first", PARAMETERS | {"TableUnitsPerSecond": units})
+        table = emulator.client("dynamodb").describe_table(TableName=first.outputs["TableName"])["Table"]
+        return table["OnDemandThroughput"]
+
+    assert ceiling("1000") == {"MaxReadRequestUnits": 1000, "MaxWriteRequestUnits": 1000}
+    assert ceiling("0") == {"MaxReadRequestUnits": -1, "MaxWriteRequestUnits": -1}
+
+
 def test_the_packer_packs(emulator: Emulator, first: Stack) -> None:
     """An hour is too long to wait: the functions are told that none has to pass."""
     functions = emulator.client("lambda")

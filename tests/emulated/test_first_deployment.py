@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -134,4 +135,36 @@ def test_what_the_stack_refuses_is_a_sentence_among_its_events(emulator: Emulato
         each.get("ResourceStatusReason", "") for each in events if each["LogicalResourceId"] == "Setup"
     ]
     assert any("would reserve 299997 concurrent executions" in each for each in reasons)
-    assert "WriteFunction" not in {each["LogicalResourceId"] for each in events}
+    assert not {"Table", "Bucket", "WriteFunction"} & {each["LogicalResourceId"] for each in events}
+
+
+def test_a_refused_stack_is_deleted_and_deployed_again(emulator: Emulator, clone: Path) -> None:
+    """After the test above, and as docs/operations/deploy.md says. Nothing protected is in the way."""
+    given, template = (
+        {"AllowAnonymous": "true", "Edge": "false"},
+        clone / ".aws-sam" / "build" / "template.yaml",
+    )
+    with pytest.raises(DeploymentFailed, match="ROLLBACK_COMPLETE state and can not be updated"):
+        deploy(emulator, "refused", given, template=template)
+    delete(emulator, "refused")
+    assert "TableName" in deploy(emulator, "refused", given, template=template).outputs
+
+
+def test_a_creation_that_fails_later_leaves_its_table_and_is_deleted(emulator: Emulator, clone: Path) -> None:
+    """As docs/operations/deploy.md says of ROLLBACK_FAILED: nothing deletes a table that is protected."""
+    template = clone / ".aws-sam" / "build" / "failing.yaml"
+    failing = {"Type": "AWS::Nothing::Known", "DependsOn": "Table"}
+    text = (template.parent / "template.yaml").read_text()
+    template.write_text(text.replace("\nResources:\n", f"\nResources:\n  Failing: {json.dumps(failing)}\n"))
+    given = {"AllowAnonymous": "true", "Edge": "false"}
+    with pytest.raises(DeploymentFailed):
+        deploy(emulator, "stuck", given, template=template)
+    [stuck] = emulator.client("cloudformation").describe_stacks(StackName="stuck")["Stacks"]
+    assert stuck["StackStatus"] == "ROLLBACK_FAILED"
+    with pytest.raises(DeploymentFailed, match="ROLLBACK_FAILED state and can not be updated"):
+        deploy(emulator, "stuck", given, template=template)
+    delete(emulator, "stuck")
+    tables = emulator.client("dynamodb")
+    [left] = [each for each in tables.list_tables()["TableNames"] if each.startswith("stuck-")]
+    tables.update_table(TableName=left, DeletionProtectionEnabled=False)
+    tables.delete_table(TableName=left)

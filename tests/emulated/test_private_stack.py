@@ -6,6 +6,7 @@ import json
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.conformance.servers import running, temporary_directory
 from tests.emulated.deployment import Stack, deploy
 from tests.emulated.emulator import Emulator
+from tests.waiting import until
 from tidemark.ops import smoke
 from tidemark.service.stream_registry import REMEMBER_MS
 
@@ -40,7 +42,7 @@ def emulator() -> Iterator[Emulator]:
 @pytest.fixture(scope="module")
 def stack(emulator: Emulator) -> Stack:
     """The stack draws the secret for tokens itself."""
-    given = {"AuthSecretName": "/private/auth-secret", "Edge": "false", "WriterConcurrency": "5"}
+    given = {"AuthSecretName": "/private/auth-secret", "Edge": "false", "WriterConcurrency": "2"}
     return deploy(emulator, "private", given)
 
 
@@ -77,6 +79,39 @@ def denied(emulator: Emulator, function: str, action: str) -> Iterator[None]:
         yield
     finally:
         iam.delete_role_policy(RoleName=role, PolicyName="denied")
+
+
+def test_a_flood_of_the_writers_url_stops_no_append_by_the_api(
+    emulator: Emulator, stack: Stack, client: httpx.Client
+) -> None:
+    """Anybody can send more than the reservation without a token. Lambda then answers 429 there."""
+    statuses: Counter[int] = Counter()
+    over = threading.Event()
+    headers = {"Host": httpx.URL(stack.outputs["WriterUrl"]).host, "Content-Type": "text/plain"}
+
+    def flood() -> None:
+        with httpx.Client(
+            base_url=emulator.endpoint, timeout=90, trust_env=False, headers=headers
+        ) as stranger:
+            while not over.is_set():
+                statuses[stranger.post("/v1/stream/flooded", content=b"x").status_code] += 1
+
+    assert client.put("/v1/stream/flooded").status_code == 201
+    threads = [threading.Thread(target=flood) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: statuses[429] > 50)
+        turned_away = statuses[429]
+        appends = [client.post("/v1/stream/flooded", content=b"y").status_code for _ in range(30)]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert appends == [204] * 30
+    assert statuses[429] > turned_away, "the flood had ended before the appends"
+    assert set(statuses) == {401, 429}
+    assert client.get("/v1/stream/flooded", params={"offset": "-1"}).content == b"y" * 30
 
 
 def test_the_writers_url_takes_a_token_as_the_api_does(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
-from tests.infra.test_edge import DEFAULTS, holds, resolve
+from tests.infra.test_edge import CONDITIONS, DEFAULTS, holds, resolve
 from tests.infra.test_template import FUNCTIONS, ROOT, TEMPLATE, statements_of
 
 pytestmark = pytest.mark.slow
@@ -103,12 +103,28 @@ def test_what_is_stored_is_kept_and_can_be_restored() -> None:
     assert removed["NoncurrentVersionExpiration"]["NoncurrentDays"] > 35
 
 
+def test_the_writers_url_has_a_function_of_its_own() -> None:
+    """A reservation is a limit. A flood at the URL, which anybody may send, leaves other writers theirs."""
+    write, writer = (dict(FUNCTIONS[name]) for name in ("WriteFunction", "WriterFunction"))
+    assert writer.pop("ReservedConcurrentExecutions") == {"Ref": "WriterConcurrency"}
+    assert writer == write
+    assert RESOURCES["WriterFunction"]["Condition"] == "HasWriterUrl"
+    address = {"TargetFunctionArn": {"GetAtt": "WriterFunction.Arn"}, "AuthType": {"Ref": "WriterAuth"}}
+    assert RESOURCES["WriterAddress"]["Properties"] == address
+    anybody = {name: each for name, each in RESOURCES.items() if each["Properties"].get("Principal") == "*"}
+    assert {each["Condition"] for each in anybody.values()} == {"IsWriterUrlOpen"}
+    assert {each["Properties"]["FunctionName"]["Ref"] for each in anybody.values()} == {"WriterFunction"}
+    given = DEFAULTS | {"WriterConcurrency": "50"}
+    assert holds(CONDITIONS["IsWriterUrlOpen"], given)
+    assert not holds(CONDITIONS["IsWriterUrlOpen"], given | {"WriterAuth": "AWS_IAM"})
+
+
 def test_a_functions_log_ends_has_no_line_for_each_invocation_and_timers_are_no_loop() -> None:
     """The one that is kept for a year, beyond the stack, is named after that stack. At INFO the platform
     writes half a kilobyte for each call. One function writes to the queue that starts it."""
     for name, function in FUNCTIONS.items():
         group = RESOURCES[function["LoggingConfig"]["LogGroup"]["Ref"]]["Properties"]
-        kept = 365 if name == "WriteFunction" else {"Ref": "LogRetentionDays"}
+        kept = 365 if name in ("WriteFunction", "WriterFunction") else {"Ref": "LogRetentionDays"}
         assert group["RetentionInDays"] == kept
         assert function["LoggingConfig"]["SystemLogLevel"] == "WARN"
         triggers = {event["Type"] for event in function.get("Events", {}).values()}

@@ -420,7 +420,7 @@ def metrics_of(alarm: dict[str, Any]) -> int:
 
 
 def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
-    only_with = {"Edge": "HasEdgeAlarm", "Socket": "HasSocketAlarms"}
+    only_with = {"Edge": "HasEdgeAlarm", "Socket": "HasSocketAlarms", "Writer": "HasWriterAlarms"}
     for name, alarm in ALARMS.items():
         part = re.split("(?<=[a-z])(?=[A-Z])", name)[0]
         assert alarm["Condition"] == only_with.get(part, "HasAlarms"), name

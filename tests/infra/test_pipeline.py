@@ -44,7 +44,7 @@ def test_it_is_given_the_main_stacks_own_table_and_bucket() -> None:
     """What has no default is an output there, by the same name: so `make deploy` hands it on."""
     needed = {name for name, each in NESTED["Parameters"].items() if "Default" not in each}
     assert {name: TEMPLATE["Outputs"][name]["Value"] for name in needed} == {
-        "TableName": {"GetAtt": "Setup.TableName"},
+        "TableName": {"Ref": "Table"},
         "TableArn": {"GetAtt": "Table.Arn"},
         "BucketName": {"Ref": "Bucket"},
     }

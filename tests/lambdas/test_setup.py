@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -13,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from functions.setup import app
 from tests.http_server import Handler, serving
-from tests.infra.test_template import TEMPLATE
+from tests.infra.test_template import FUNCTIONS, TEMPLATE
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 
 RESOURCES = TEMPLATE["Resources"]
@@ -28,12 +29,16 @@ SETUP = REQUEST | {"ResourceType": "Custom::Setup"}
 ORIGIN_SECRET = REQUEST | {"ResourceType": "Custom::OriginSecret", "ResourceProperties": {}}
 PROPERTIES = {"AuthSecretName": SECRET, "ReaderConcurrency": "0", "Sockets": "true"}
 PROPERTIES |= {"CacheKey": "", "ProxyAllow": "", "ProxyKeys": "/tidemark/tides/proxy/"}
+PROPERTIES |= {"TableUnitsPerSecond": "0"}
 
 
 class FakeAws:
-    """SSM, Lambda and DynamoDB, as far as they are asked."""
+    """SSM, Lambda, DynamoDB and CloudFormation, as far as they are asked."""
 
     def __init__(self) -> None:
+        self.has_table = True
+        self.ceiling: dict[str, int] = {}
+        self.updates: list[dict[str, Any]] = []
         self.secrets: dict[str, str] = {}
         self.limits = {"ConcurrentExecutions": 1000, "UnreservedConcurrentExecutions": 1000}
         self.format_epoch = FORMAT_EPOCH
@@ -59,6 +64,22 @@ class FakeAws:
     def get_account_settings(self) -> dict[str, Any]:
         return {"AccountLimit": self.limits}
 
+    def describe_stack_resource(self, **named: Any) -> dict[str, Any]:
+        assert named == {"StackName": REQUEST["StackId"], "LogicalResourceId": "Table"}
+        if not self.has_table:
+            raise ClientError({"Error": {"Code": "ValidationError"}}, "DescribeStackResource")
+        return {"StackResourceDetail": {"PhysicalResourceId": "tides"}}
+
+    def describe_table(self, **named: Any) -> dict[str, Any]:
+        return {"Table": named | {"OnDemandThroughput": self.ceiling}}
+
+    def update_table(self, **named: Any) -> None:
+        self.updates.append(named)
+
+    def get_waiter(self, name: str) -> Any:
+        assert name == "table_exists"
+        return SimpleNamespace(wait=self.describe_table)
+
     def get_item(self, **named: Any) -> dict[str, Any]:
         assert named["TableName"] == "tides"
         return {"Item": encode_format(self.format_epoch)}
@@ -67,7 +88,6 @@ class FakeAws:
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> FakeAws:
     aws = FakeAws()
-    monkeypatch.setenv("TABLE_NAME", "tides")
     monkeypatch.setattr(boto3, "client", lambda _service: aws)
     return aws
 
@@ -130,7 +150,7 @@ def test_the_secret_for_tokens_is_drawn_once_and_never_written_again(
     aws: FakeAws, cloudformation: CloudFormation
 ) -> None:
     """A later stack of the same name takes over the one that stayed."""
-    assert cloudformation.answer_to(SETUP)["Data"]["TableName"] == "tides"
+    assert cloudformation.answer_to(SETUP)["Status"] == "SUCCESS"
     [drawn] = aws.secrets.values()
     assert re.fullmatch("[0-9a-f]{64}", drawn)
     assert cloudformation.answer_to(SETUP | {"RequestType": "Delete"})["Status"] == "SUCCESS"
@@ -192,14 +212,45 @@ def test_stacks_of_an_account_share_one_cache_policy_of_each_kind(
 def test_a_release_that_cannot_read_the_stored_format_is_refused_before_any_function_changes(
     aws: FakeAws, cloudformation: CloudFormation
 ) -> None:
-    """Each release is another layer, so it is checked; functions get the table's name from there."""
+    """Each release is another layer, so it is checked; every function depends on that. A new stack has no
+    table to read."""
     aws.format_epoch = FORMAT_EPOCH + 1
     refused = cloudformation.answer_to(SETUP)
     assert refused["Status"] == "FAILED"
     assert f"the table needs {FORMAT_EPOCH + 1}" in refused["Reason"]
     assert RESOURCES["Setup"]["Properties"]["Release"] == {"Ref": "SharedLayer"}
-    variables = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
-    assert variables["TABLE_NAME"] == {"GetAtt": "Setup.TableName"}
+    assert {RESOURCES[name]["DependsOn"] for name in FUNCTIONS} == {"Setup"}
+    aws.has_table = False
+    assert cloudformation.answer_to(SETUP)["Status"] == "SUCCESS"
+
+
+@pytest.mark.parametrize(
+    ("units", "ceiling", "updates"), [("9→0", 9, 1), ("9→0", -1, 0), ("9→5", 9, 0), ("0→0", -1, 0)]
+)
+def test_a_ceiling_that_is_no_longer_wanted_is_taken_off(
+    aws: FakeAws, cloudformation: CloudFormation, units: str, ceiling: int, updates: int
+) -> None:
+    """DynamoDB keeps one that an update does not name, and CloudFormation's schema begins at 1."""
+    before, now = units.split("→")
+    aws.secrets[SECRET] = "kept"
+    aws.ceiling = {"MaxReadRequestUnits": ceiling, "MaxWriteRequestUnits": ceiling}
+    old = {"OldResourceProperties": PROPERTIES | {"TableUnitsPerSecond": before}}
+    update = SETUP | old | {"RequestType": "Update", "PhysicalResourceId": "made-1"}
+    assert cloudformation.answer_to(update, TableUnitsPerSecond=now)["Status"] == "SUCCESS"
+    removed = {"MaxReadRequestUnits": -1, "MaxWriteRequestUnits": -1}
+    assert aws.updates == [{"TableName": "tides", "OnDemandThroughput": removed}] * updates
+    assert RESOURCES["Setup"]["Properties"]["TableUnitsPerSecond"] == {"Ref": "TableUnitsPerSecond"}
+
+
+def test_nothing_that_is_kept_is_made_before_the_checks() -> None:
+    """A table that is protected cannot be deleted, so the stack of a refused creation would be stuck."""
+    kept = {name for name, each in RESOURCES.items() if each.get("DeletionPolicy") == "RetainExceptOnCreate"}
+    assert kept == {"Table", "Bucket", "WriteLogs"}
+    assert {RESOURCES[name]["DependsOn"] for name in ("Table", "Bucket")} == {"Setup"}
+    before = ("Setup", "OriginSecretFunction", "OriginSecretRole", "SharedLayer", "JanitorLogs")
+    assert not re.search(
+        r'"(Table|Bucket)["$.]|\$\{(Table|Bucket)\b', json.dumps([RESOURCES[name] for name in before])
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,6 +272,21 @@ def test_an_account_in_which_readers_stop_writers_is_named(
     assert advice in said
 
 
+@pytest.mark.parametrize(
+    ("readers", "writers", "message"),
+    [
+        ("100", "50", "At most 300 of the account's 1000"),
+        ("0", "50", "stop every writer. Bound them: ReaderConcurrency=166"),
+        ("0", "600", "stop every writer. Bound them: ReaderConcurrency=100"),
+    ],
+)
+def test_the_output_counts_readers_without_the_writers(
+    aws: FakeAws, cloudformation: CloudFormation, readers: str, writers: str, message: str
+) -> None:
+    made = cloudformation.answer_to(SETUP, ReaderConcurrency=readers, WriterConcurrency=writers)
+    assert message in made["Data"]["Readers"]
+
+
 def test_a_reservation_that_the_account_has_no_room_for_is_refused(
     aws: FakeAws, cloudformation: CloudFormation
 ) -> None:
@@ -230,6 +296,9 @@ def test_a_reservation_that_the_account_has_no_room_for_is_refused(
         in (cloudformation.answer_to(SETUP, ReaderConcurrency="300")["Data"]["Readers"])
     )
     assert cloudformation.answer_to(SETUP, ReaderConcurrency="301")["Status"] == "FAILED"
+    assert (
+        cloudformation.answer_to(SETUP, ReaderConcurrency="300", WriterConcurrency="1")["Status"] == "FAILED"
+    )
     assert cloudformation.answer_to(SETUP, ReaderConcurrency="450", Sockets="false")["Status"] == "SUCCESS"
     aws.limits["UnreservedConcurrentExecutions"] = 100
     refused = cloudformation.answer_to(SETUP, ReaderConcurrency="300")

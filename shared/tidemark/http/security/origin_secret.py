@@ -69,8 +69,8 @@ class BehindEdge:
 
 
 def is_by_function_url(scope: Scope) -> bool:
-    """Whether the request is a write at the write function's own URL, which exists if `WriterConcurrency` is
-    set. Lambda sets the domain name, so clients cannot forge it. No other function with writes has a URL."""
+    """Whether the request is a write at `WriterUrl`, which exists if `WriterConcurrency` is set. Lambda sets
+    the domain name, so clients cannot forge it. No other function with writes has a URL."""
     event = scope.get("aws.event") or {"requestContext": {}}
     is_function_url = ".lambda-url." in str(event["requestContext"].get("domainName", ""))
     return is_function_url and scope["method"] in WRITING
