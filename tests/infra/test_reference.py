@@ -52,7 +52,7 @@ def test_every_variable_that_the_code_reads_is_on_the_page() -> None:
 @pytest.mark.parametrize("title", ["The application", "Authorization", "`make run`"])
 def test_every_variable_on_the_page_is_one_that_the_code_reads(title: str) -> None:
     section = VARIABLES_PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`[A-Z].*?) \|", section, re.MULTILINE)
+    rows = re.findall(r"^- ((?:`[A-Z_\d]+`(?:, )?)+)", section, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     folders = (ROOT / "shared", ROOT / "tests" / "stack")
     sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
@@ -61,7 +61,7 @@ def test_every_variable_on_the_page_is_one_that_the_code_reads(title: str) -> No
 
 
 def test_the_template_parameters_on_the_page_exist() -> None:
-    named = set(re.findall(r"^\| `[A-Z_]+` \| [^|]+ \| `(\w+)` \|", VARIABLES_PAGE, re.MULTILINE))
+    named = set(re.findall(r"parameter `(\w+)`", VARIABLES_PAGE))
     assert len(named) > 8
     assert named <= TEMPLATE["Parameters"].keys()
 
@@ -71,7 +71,7 @@ def test_the_page_of_metrics_is_the_table_of_the_code() -> None:
     names = [(f"{each.title}_total", each.title, each.meaning) for each in COUNTERS]
     names += [(each.title, each.title.replace("seconds", "time"), each.meaning) for each in HISTOGRAMS]
     cells = [(name, title.title().replace("_", ""), meaning) for name, title, meaning in names]
-    rows = "".join(f"| `tidemark_{name}` | `{title}` | {meaning} |\n" for name, title, meaning in cells)
+    rows = "".join(f"- `tidemark_{name}`, `{title}`: {meaning}\n" for name, title, meaning in cells)
     assert rows in (REFERENCE / "metrics.md").read_text()
 
 
