@@ -9,8 +9,6 @@ import pytest
 
 from tests.http.asgi import JSON, PRODUCER, TEXT, Door
 from tests.lambdas.functions import Functions, function_url_event, http_event, in_base64, load_event
-from tests.support import refusal
-from tidemark.aws.http import BlockingHttp
 
 BINARY = {"Content-Type": "application/octet-stream"}
 HOST = load_event("get-catch-up")["headers"]["host"]
@@ -61,23 +59,6 @@ def test_204_keeps_its_content_type(functions: Functions, path: str) -> None:
     assert [answer.status for answer in (appended, polled, not_modified, produced)] == [204, 204, 304, 200]
     for answer in (appended, polled, not_modified, produced):
         assert answer["content-type"] == "text/plain"
-
-
-def test_an_exception_in_the_function_gets_500_and_a_log_record(
-    functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The 500 has the usual form and headers, and not the adapter's text."""
-    odd = refusal("ValidationException", message="the table is odd")
-    # The first request of an environment looks at the table's format before the application is asked.
-    events = (http_event("GET", path), http_event("PUT", path, headers=TEXT))
-    for event in events:
-        functions(event)
-    monkeypatch.setattr(BlockingHttp, "__call__", lambda *_: odd)
-    for event in events:
-        answer = functions(event)
-        assert answer.status == 500
-        assert "table" not in answer.json["error"].lower()
-    assert caplog.records
 
 
 # --- headers ------------------------------------------------------------------------
@@ -147,21 +128,10 @@ def test_an_invalid_name_in_raw_path_is_refused(functions: Functions, raw_path: 
         assert functions(event).status in {400, 404}, method
 
 
-def test_an_event_source_that_has_seen_the_end_is_told_to_stop(functions: Functions, path: str) -> None:
-    functions(http_event("PUT", path, headers=TEXT | {"stream-closed": "true"}, body=b"all"))
-    last = functions(http_event("GET", path, "live=sse&offset=-1")).events[-1].last_id
-    for seen, status in (({"last-event-id": last}, 204), ({}, 200)):
-        assert functions(http_event("GET", path, f"live=sse&offset={last}", headers=seen)).status == status
-
-
 def test_every_response_body_is_base64(functions: Functions, path: str) -> None:
     """As text it would be escaped in JSON, up to six bytes for one (`test_size.py`)."""
     functions(http_event("PUT", path, headers=TEXT, body=b"a\xff"))
-    for event in (
-        http_event("GET", path),
-        http_event("GET", f"{path}/x"),
-        http_event("GET", path, "live=sse&offset=-1"),
-    ):
-        raw = functions.raw(event)
+    for name, query in ((path, ""), (f"{path}/x", ""), (path, "live=sse&offset=-1")):
+        raw = functions.raw(http_event("GET", name, query))
         assert raw["isBase64Encoded"] is True
         assert base64.b64decode(raw["body"])

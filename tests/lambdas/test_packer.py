@@ -26,20 +26,12 @@ def write_three(packing: Functions, path: str) -> None:
         assert packing(http_event("POST", path, headers=TEXT, body=letter)).status == 204
 
 
-def test_the_packer_packs_and_the_janitor_leaves_that_to_it(
-    packing: Functions, door: Door, path: str
-) -> None:
+def test_the_packer_packs_and_what_expires_is_the_janitors(packing: Functions, door: Door, path: str) -> None:
     write_three(packing, path)
-    assert packing.invoke("janitor", SCHEDULE)["packed"] == 0
-    assert packing.invoke("packer", SCHEDULE)["packed"] == 1
-    assert packing.invoke("packer", SCHEDULE)["packed"] == 0
+    door.put(f"{path}/short", TEXT | {"Stream-TTL": "0"}, b"gone")
+    done = [packing.invoke(name, SCHEDULE) for name in ("packer", "janitor", "packer")]
+    assert [(each["packed"], each["expired"]) for each in done] == [(1, 0), (0, 1), (0, 0)]
     assert door.get(path).body == b"abc"
-
-
-def test_what_expires_is_the_janitors(packing: Functions, door: Door, path: str) -> None:
-    door.put(path, TEXT | {"Stream-TTL": "0"}, b"gone")
-    assert packing.invoke("packer", SCHEDULE)["expired"] == 0
-    assert packing.invoke("janitor", SCHEDULE)["expired"] == 1
 
 
 def test_a_round_with_work_is_a_metric_and_one_without_is_none(

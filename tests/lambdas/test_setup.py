@@ -149,7 +149,9 @@ def test_a_resource_keeps_its_name_until_it_is_deleted(
 def test_the_secret_for_tokens_is_drawn_once_and_never_written_again(
     aws: FakeAws, cloudformation: CloudFormation
 ) -> None:
-    """A later stack of the same name takes over the one that stayed."""
+    """A later stack of the same name takes over the one that stayed. A stack that needs none has none."""
+    assert cloudformation.answer_to(SETUP, AuthSecretName="")["Status"] == "SUCCESS"
+    assert aws.secrets == {}
     assert cloudformation.answer_to(SETUP)["Status"] == "SUCCESS"
     [drawn] = aws.secrets.values()
     assert re.fullmatch("[0-9a-f]{64}", drawn)
@@ -164,11 +166,6 @@ def test_the_digest_changes_with_the_properties_and_only_with_them(
     """By it versions of `write` and `read` are published."""
     first, second, again = (cloudformation.answer_to(SETUP, Release=each)["Data"]["Digest"] for each in "aba")
     assert first == again != second
-
-
-def test_no_secret_is_drawn_for_a_stack_that_needs_none(aws: FakeAws, cloudformation: CloudFormation) -> None:
-    assert cloudformation.answer_to(SETUP, AuthSecretName="")["Status"] == "SUCCESS"
-    assert aws.secrets == {}
 
 
 def test_a_stack_with_a_secret_is_given_no_other_one(aws: FakeAws, cloudformation: CloudFormation) -> None:
@@ -291,10 +288,8 @@ def test_a_reservation_that_the_account_has_no_room_for_is_refused(
     aws: FakeAws, cloudformation: CloudFormation
 ) -> None:
     """What the stack has reserved before is its own."""
-    assert (
-        "At most 900 of the account's 1000"
-        in (cloudformation.answer_to(SETUP, ReaderConcurrency="300")["Data"]["Readers"])
-    )
+    readers = cloudformation.answer_to(SETUP, ReaderConcurrency="300")["Data"]["Readers"]
+    assert "At most 900 of the account's 1000" in readers
     assert cloudformation.answer_to(SETUP, ReaderConcurrency="301")["Status"] == "FAILED"
     assert (
         cloudformation.answer_to(SETUP, ReaderConcurrency="300", WriterConcurrency="1")["Status"] == "FAILED"

@@ -160,13 +160,13 @@ def test_data_begin_at_the_first_record_or_later_and_fit_a_frame(
         assert (message["from"], message["data"]) == (render_offset(start), stored[start:].decode())
 
 
-def test_a_log_that_no_socket_watches_costs_one_query(scene: Scene) -> None:
+def test_a_log_that_no_socket_watches_any_more_costs_one_query(scene: Scene) -> None:
     record, url = scene.stream(), scene.queues.create(scene.clock())
-    until_ms = scene.clock() + LEASE_MS
-    put_waiter(scene.process.stores.table, Waiter(record.incarnation, url, until_ms))
+    put_waiter(scene.process.stores.table, Waiter(record.incarnation, url, scene.clock() + LEASE_MS))
+    scene.watch(record, "lapsed", until_ms=0)
     assert scene.notify(record) == []
     assert scene.process.calls.taken() == {"Query": 1}
-    assert len(scene.queues.receive(url, 1)) == 1
+    assert (len(scene.queues.receive(url, 1)), scene.sockets.messages("lapsed")) == (1, [])
 
 
 def test_many_logs_of_a_connection_are_one_frame_and_more_where_they_do_not_fit(scene: Scene) -> None:
@@ -197,22 +197,10 @@ def test_a_stream_that_is_closed_or_deleted_ends_its_watches(scene: Scene) -> No
         delete(scene.writer.stores, record.key)
     assert scene.notify(closed, deleted, both, living) == []
     told = {each["stream"]: each for each in scene.sockets.messages("d")}
-    assert list(map(told.get, names)) == [
-        moved(names[0], 4) | {"closed": True},
-        ended(names[1]),
-        ended(names[2]),
-        moved(names[3], 1),
-    ]
+    ends = [moved(names[0], 4) | {"closed": True}, *map(ended, names[1:3])]
+    assert list(map(told.get, names)) == [*ends, moved(names[3], 1)]
     assert [scene.watching(record) for record in (closed, deleted, both, living)] == [[], [], [], ["d"]]
     assert scene.process.calls.taken()["BatchWriteItem"] == 1
-
-
-def test_a_lapsed_watch_is_told_nothing(scene: Scene) -> None:
-    record = scene.stream()
-    scene.watch(record, "e", until_ms=0)
-    assert scene.notify(record) == []
-    assert scene.process.calls.taken() == {"Query": 1}
-    assert scene.sockets.messages("e") == []
 
 
 def test_a_connection_that_is_gone_is_no_failure_and_its_watches_are_removed(scene: Scene) -> None:

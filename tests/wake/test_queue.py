@@ -73,14 +73,9 @@ def test_an_unreachable_sqs_raises_queue_unavailable_and_not_queue_gone() -> Non
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    client = boto3.client(
-        "sqs",
-        endpoint_url=f"http://127.0.0.1:{port}",
-        region_name="us-east-1",
-        aws_access_key_id="x",
-        aws_secret_access_key="x",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
+    known = {"region_name": "us-east-1", "aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    once = Config(retries={"total_max_attempts": 1})
+    client = boto3.client("sqs", endpoint_url=f"http://127.0.0.1:{port}", config=once, **known)
     queues = Queues(lambda: client, make_prefix())
     for ask in (
         lambda: queues.create(NOW_MS),

@@ -140,21 +140,19 @@ def test_a_message_wakes_the_readers_of_its_batch_and_one_that_is_not_ours_nobod
     assert [scene.woken(), scene.woken()] == [(KEY, "incarnation", 0), (KEY, "incarnation", 7)]
 
 
-def test_an_empty_receive_wakes_every_reader(scene: Scene) -> None:
-    """So a lost wake message costs at most one receive."""
-    scene.start()
-    scene.answer()
-    assert scene.woken() is EVERYBODY
-
-
-def test_a_queue_that_is_never_empty_still_wakes_every_reader_after_a_receives_time(
-    make_scene: Callable[..., Scene],
+@pytest.mark.parametrize(("receive_seconds", "starts"), [(20, ()), (0, (0,))], ids=["empty", "never empty"])
+def test_an_empty_receive_or_a_receives_time_without_one_wakes_every_reader(
+    make_scene: Callable[..., Scene], receive_seconds: int, starts: tuple[int, ...]
 ) -> None:
-    """Messages of other streams can keep every receive from being empty."""
-    scene = make_scene(receive_seconds=0)
+    """So a lost wake message costs at most one receive. Messages of other streams can keep every receive from
+    being empty."""
+    scene = make_scene(receive_seconds=receive_seconds)
     scene.start()
-    scene.answer(0)
-    assert [scene.woken(), scene.woken()] == [(KEY, "incarnation", 0), EVERYBODY]
+    scene.answer(*starts)
+    assert [scene.woken() for _ in (*starts, 0)] == [
+        *((KEY, "incarnation", each) for each in starts),
+        EVERYBODY,
+    ]
 
 
 @pytest.mark.parametrize(("waits_seconds", "receive_seconds"), [(3.5, 4), (1000, 20)])

@@ -140,22 +140,14 @@ def test_a_creation_a_closing_and_a_deletion_are_told_as_upstream_tells_them(kep
     named = {"type": "stream", "key": "chat/%C3%A9%201"}
     value = {"path": named["key"], "contentType": "text/plain; charset=utf-8", "createdAt": kept.clock()}
     second = "2027-01-15T08:00:00"
-    [event] = kept.changes()
-    assert event == named | {
-        "value": value,
-        "headers": {"operation": "insert", "timestamp": f"{second}.002Z"},
-    }
+    headers = {"operation": "insert", "timestamp": f"{second}.002Z"}
+    assert kept.changes() == [named | {"value": value, "headers": headers}]
     kept.append("chat/é 1", close=True)
-    [event] = kept.changes()
-    assert event == named | {
-        "value": value | {"closed": True},
-        "headers": {"operation": "update", "timestamp": f"{second}.003Z"},
-    }
+    headers = {"operation": "update", "timestamp": f"{second}.003Z"}
+    assert kept.changes() == [named | {"value": value | {"closed": True}, "headers": headers}]
     kept.delete("chat/é 1")
-    [event] = kept.changes()
-    assert event == named | {
-        "headers": {"operation": "delete", "timestamp": f"{second}.004Z", "reason": "deleted"}
-    }
+    headers = {"operation": "delete", "timestamp": f"{second}.004Z", "reason": "deleted"}
+    assert kept.changes() == [named | {"headers": headers}]
 
 
 @pytest.mark.parametrize("by_janitor", [True, False])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import Process, World
 from tidemark.log.records import Waiter
-from tidemark.log.schema import decode_waiter, encode_waiter
+from tidemark.log.schema import encode_waiter
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, put_waiter, remove_lapsed, remove_waiters
 from tidemark.wake.queue import LIFE_MS, RENEW_MS, Waiters
@@ -143,11 +143,3 @@ def test_a_waiter_that_was_renewed_meanwhile_is_not_removed(scene: Scene) -> Non
     assert scene.waiters("race") == [renewed], "one that lands late does not shorten it"
     remove_lapsed(scene.table, renewed)
     assert scene.stored("race") == set()
-
-
-def test_a_waiter_is_read_back_and_its_ttl_is_rounded_up_to_seconds() -> None:
-    """DynamoDB must not remove one that is valid."""
-    waiter = Waiter("incarnation", URL, 1_800_000_000_001)
-    item = encode_waiter(waiter)
-    assert decode_waiter(item) == waiter
-    assert item["ttl"] == {"N": "1800000001"}
