@@ -424,19 +424,52 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
     for name, alarm in ALARMS.items():
         part = re.split("(?<=[a-z])(?=[A-Z])", name)[0]
         assert alarm["Condition"] == only_with.get(part, "HasAlarms"), name
-        assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
+        told = [alarm["Properties"][state] for state in ("AlarmActions", "OKActions")]
+        assert told == [[{"Ref": "AlarmTopicArn"}]] * 2, "of its beginning and of its end"
     own = sum(metrics_of(alarm) for name, alarm in ALARMS.items() if name not in CONTAINER)
     costs = (ROOT / "docs" / "costs.md").read_text()
     assert re.search(rf"\*\*{own / 10:.2f}\*\* .* {own} metrics of alarms at 0.10", costs)
 
 
 def test_a_function_on_a_schedule_that_stands_still_is_an_alarm() -> None:
-    """No value is what a schedule that is off looks like."""
+    """No value is what a schedule that is off looks like, and a new stack: an alarm begins with insufficient
+    data, so that only the way back to that state is a page."""
     for name in ("JanitorStoppedAlarm", "PackerStoppedAlarm"):
         alarm = ALARMS[name]["Properties"]
         assert (alarm["MetricName"], alarm["ComparisonOperator"]) == ("Invocations", "LessThanThreshold")
-        assert (alarm["TreatMissingData"], alarm["Threshold"]) == ("breaching", 1)
-        assert alarm["Period"] > 2 * 5 * 60, "two rounds may be late"
+        assert (alarm["TreatMissingData"], alarm["Threshold"]) == ("missing", 1), "no value that breaches"
+        assert alarm["InsufficientDataActions"] == alarm["AlarmActions"]
+        assert alarm["Period"] * alarm["EvaluationPeriods"] > 2 * 5 * 60, "two rounds may be late"
+    breaching = {
+        name for name, each in ALARMS.items() if each["Properties"].get("TreatMissingData") == "breaching"
+    }
+    assert (breaching, CONTAINER["TasksAlarm"]["DependsOn"]) == ({"TasksAlarm"}, "Service")
+
+
+@pytest.mark.parametrize(
+    ("refused", "requests", "sounds"),
+    [(0.84, 0.84, False), (9, 9, False), (40, 100, False), (60, 100, True), (11, 11, True)],
+)
+def test_refused_requests_are_a_page_if_they_are_most_of_many(
+    refused: float, requests: float, *, sounds: bool
+) -> None:
+    """Both are for a second, and counted in five minutes."""
+    alarm = ALARMS["ClientErrorsAlarm"]["Properties"]
+    counts = {"some": refused * 300, "all": requests * 300, "IF": lambda asked, yes, no: yes if asked else no}
+    [expression] = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
+    assert (eval(expression, {"__builtins__": {}}, counts) > alarm["Threshold"]) == sounds
+
+
+def test_each_alarm_has_its_entry_in_the_page_for_whoever_is_on_call() -> None:
+    """What it means, what to look at, and what to do."""
+    page = (ROOT / "docs" / "operations" / "watch.md").read_text()
+    _, _, section = page.partition("## An alarm sounds\n")
+    rows = [
+        line.strip("|").split("|") for line in section.partition("\n## ")[0].splitlines() if "Alarm`" in line
+    ]
+    entries = [name for names, *_ in rows for name in re.findall(r"`(\w+Alarm)`", names)]
+    assert sorted(entries) == sorted(ALARMS)
+    assert [row for row in rows if len(row) != 4 or not all(cell.strip() for cell in row)] == []
 
 
 def test_whatever_answers_or_is_asked_is_watched_for_errors() -> None:
