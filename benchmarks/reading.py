@@ -118,7 +118,7 @@ def read_event(path: str, offset: str) -> dict[str, Any]:
     """A catch-up read as API Gateway sends it to the function."""
     return {
         "version": "2.0",
-        "routeKey": "GET /v1/stream/{proxy+}",
+        "routeKey": "$default",
         "rawPath": path,
         "rawQueryString": f"offset={offset}",
         "headers": {"host": "example.execute-api.us-east-1.amazonaws.com"},

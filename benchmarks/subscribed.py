@@ -79,7 +79,7 @@ def make_table(services: LocalServices, subscriptions: int) -> tuple[Callable[[]
 def subscription(number: int) -> dict[str, Any]:
     body = {"type": "pull-wake", "pattern": "**", "wake_stream": f"wake/{number}"}
     event: dict[str, Any] = json.loads(json.dumps(APPEND).replace(PATH, f"__ds/subscriptions/s{number}"))
-    event |= {"body": json.dumps(body), "isBase64Encoded": False, "routeKey": "PUT /v1/stream/{proxy+}"}
+    event |= {"body": json.dumps(body), "isBase64Encoded": False, "routeKey": "PUT /{proxy+}"}
     event["requestContext"]["http"]["method"] = "PUT"
     event["headers"] |= {"content-type": "application/json"}
     return event

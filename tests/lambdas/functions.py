@@ -101,14 +101,15 @@ def http_event(
     """The event that an HTTP API makes of a request; `path` is as a client encodes it, the event's path is
     not."""
     event = load_event("get-catch-up")
-    route = f"{method} /v1/stream/{{proxy+}}"
-    decoded = unquote(path)
+    decoded, is_write = unquote(path), method in {"PUT", "POST", "DELETE"}
+    route = f"{method} /{{proxy+}}" if is_write else "$default"
     event |= {"routeKey": route, "rawPath": decoded, "rawQueryString": query}
     event["headers"] |= {name.lower(): value for name, value in (headers or {}).items()}
     event["headers"]["content-length"] = str(len(body))
     event["requestContext"]["routeKey"] = route
     event["requestContext"]["http"] |= {"method": method, "path": decoded}
-    event["pathParameters"] = {"proxy": decoded.removeprefix("/v1/stream/")}
+    if is_write:
+        event["pathParameters"] = {"proxy": decoded.removeprefix("/")}
     event.pop("queryStringParameters", None)
     if query:
         event["queryStringParameters"] = dict(pair.partition("=")[::2] for pair in query.split("&"))

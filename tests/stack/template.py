@@ -214,7 +214,7 @@ _DEFAULT: Final = "$default"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route of the template, `PUT /v1/stream/{proxy+}` or `$default`, and the function behind it."""
+    """A route of the template, `PUT /{proxy+}` or `$default`, and the function behind it."""
 
     method: str
     path: str

@@ -63,14 +63,14 @@ def test_globals_default_parameters_and_short_tags_are_resolved(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("method", "path", "function", "key"),
     [
-        ("POST", "/v1/stream/tides/north/sea", "WriteFunction", "POST /v1/stream/{proxy+}"),
-        ("GET", "/v1/stream/tides", "ReadFunction", "GET /v1/stream/{proxy+}"),
-        ("GET", "/v1/health", "ReadFunction", "GET /v1/health"),
+        ("POST", "/v1/stream/tides/north/sea", "WriteFunction", "POST /{proxy+}"),
+        ("GET", "/v1/stream/tides", "ReadFunction", "$default"),
+        ("GET", "/v1/health", "ReadFunction", "$default"),
         ("OPTIONS", "/v1/stream/tides", "ReadFunction", "$default"),
-        ("PUT", "/v1/stream", "WriteFunction", "PUT /{bucket}/{proxy+}"),
-        ("DELETE", "/tides", "WriteFunction", "DELETE /{bucket}"),
+        ("PUT", "/v1/stream", "WriteFunction", "PUT /{proxy+}"),
+        ("DELETE", "/tides", "WriteFunction", "DELETE /{proxy+}"),
         ("GET", "/tides/streams", "ReadFunction", "$default"),
-        ("POST", "/v1/health", "WriteFunction", "POST /{bucket}/{proxy+}"),
+        ("POST", "/v1/health", "WriteFunction", "POST /{proxy+}"),
     ],
 )
 def test_the_deployed_templates_routes_lead_to_their_functions(
