@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp
 
 from tests.answers import Answer, shown
-from tests.http.asgi import make_scope
+from tests.http.asgi import Exchange, make_scope
 from tests.stack.engines import LocalServices
 from tests.stack.environments import Environments
 from tests.stack.events import HttpRequest, http_event
@@ -60,27 +60,12 @@ class Asgi:
         return self._runner.run(scenario)
 
     async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        sent: list[Message] = []
-        requests = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive() -> Message:
-            if requests:
-                return requests.pop()
-            await asyncio.Event().wait()
-            raise AssertionError("unreachable")
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._app(make_scope(method, target, headers), receive, send)
-        except TimeoutError:
-            raise AssertionError(f"{method} {target} got no response") from None
-        named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        exchange = Exchange([body])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._app(make_scope(method, target, headers), exchange.receive, exchange.send)
+        named = {name.decode(): value.decode() for name, value in exchange.raw_headers}
         timing = named.pop("server-timing", "")
-        received = b"".join(message.get("body", b"") for message in sent[1:])
-        answer = Answer(sent[0]["status"], named, received, timing)
+        answer = Answer(exchange.status, named, exchange.received, timing)
         return shown(method, target, headers, body, answer)
 
 

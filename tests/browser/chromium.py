@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -26,6 +26,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.conformance.servers import ROOT
+from tests.http_server import Handler
 from tests.programs import find, needs
 
 CHROMIUM: Final = find("chromium", "chromium-browser", "google-chrome")
@@ -66,26 +67,18 @@ PATIENCE_SECONDS: Final = 120.0
 _CONSOLE: Final = re.compile(r"^\[.*CONSOLE.*$", re.MULTILINE)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: PageServer
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
+        if self.command == "POST":
+            self.server.reports.put(json.loads(self.received()))
+            self.respond(204)
+            return
         file = FILES.get(urlsplit(self.path).path)
         body = file.read_bytes() if file else b""
-        self.send_response(200 if file else 404)
         kind = "text/javascript" if file and file.suffix == ".js" else "text/html"
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_POST(self) -> None:
-        self.server.reports.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+        self.respond(200 if file else 404, body, [("Content-Type", f"{kind}; charset=utf-8")])
 
 
 class PageServer(ThreadingHTTPServer):

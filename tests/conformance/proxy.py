@@ -64,15 +64,8 @@ def main(suite: Path) -> int:
 
 def run_suite(url: str, copy: Path, result: Path) -> dict[str, Any]:
     config = Path(__file__).with_name("proxy.vitest.config.mjs")
-    command = [
-        str(ROOT / "node_modules" / ".bin" / "vitest"),
-        "run",
-        "--root",
-        str(copy),
-        "--config",
-        str(config),
-    ]
-    command += ["--reporter=json", f"--outputFile={result}"]
+    command = [str(ROOT / "node_modules" / ".bin" / "vitest"), "run", "--root", str(copy)]
+    command += ["--config", str(config), "--reporter=json", f"--outputFile={result}"]
     environment = os.environ | {"PROXY_CONFORMANCE_URL": url}
     run = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200, check=False

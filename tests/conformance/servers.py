@@ -62,12 +62,8 @@ class Server:
         """Raises NotAvailable for `VIA=lambda` without an engine, ServerDidNotStart."""
         if self.environment.get("VIA") == "lambda":
             require_engine()
-        environment = {
-            **own_environment(),
-            **self.environment,
-            "PORT": str(self.port),
-            "DATA_DIR": str(self.data_dir),
-        }
+        own = {"PORT": str(self.port), "DATA_DIR": str(self.data_dir)}
+        environment = {**own_environment(), **self.environment, **own}
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True

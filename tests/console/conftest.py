@@ -98,17 +98,14 @@ def console(server: Server, browser: Browser) -> Iterator[Console]:
     made.page.on("pageerror", lambda error: made.faults.append(str(error)))
     made.page.on("console", lambda said: made.faults.append(said.text) if is_fault(said.text) else None)
     made.page.on("dialog", lambda dialog: made.faults.append(f"a dialog: {dialog.message}"))
-    made.page.on(
-        "request",
-        lambda request: (
-            None
-            if request.url.startswith((server.base_url, "data:"))
-            else made.faults.append(f"fetched {request.url}")
-        ),
-    )
+    made.page.on("request", lambda request: made.faults.extend(foreign(request.url, server)))
     yield made
     context.close()
     assert made.faults == []
+
+
+def foreign(url: str, server: Server) -> list[str]:
+    return [] if url.startswith((server.base_url, "data:")) else [f"fetched {url}"]
 
 
 def is_fault(text: str) -> bool:

@@ -27,12 +27,8 @@ MESSAGES = 100_000
 def closed_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("closed")
-    with running(
-        tidemark_server(
-            request.param, directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="", PUBLIC_READ_BUCKETS="pubs"
-        )
-    ) as made:
+    private = {"AUTH_SECRET": SECRET, "ALLOW_ANONYMOUS": "", "PUBLIC_READ_BUCKETS": "pubs"}
+    with running(tidemark_server(request.param, tmp_path_factory.mktemp("closed"), **private)) as made:
         yield made
 
 
@@ -41,14 +37,8 @@ def test_a_narrow_token(closed_server: Server, browser: Browser) -> None:
     group = uuid.uuid4().hex[:8]
     admin = {"Authorization": f"Bearer {token('manage:v1 write:v1')}"}
     for name in ("mine/run", "other"):
-        send(
-            closed_server,
-            "PUT",
-            f"/v1/stream/{group}/{name}",
-            b"[1]",
-            Content_Type="application/json",
-            **admin,
-        )
+        path = f"/v1/stream/{group}/{name}"
+        send(closed_server, "PUT", path, b"[1]", Content_Type="application/json", **admin)
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{closed_server.base_url}/v1/console#/streams")
@@ -327,14 +317,12 @@ def test_every_page_fits_in_both_themes(
     made = Console(server, context, context.new_page())
     name = f"{uuid.uuid4().hex[:12]}{'-long' * 24}"
     path = make_stream(server, [{"n": n, "who": "a", "yes": True} for n in range(50)], name=name)
-    shown = f"/v1/console#/stream?path={quote(path, safe='')}"
+    shown = f"stream?path={quote(path, safe='')}"
     for place in (
         "/",
         "/v1/docs",
         "/v1/console",
-        "/v1/console#/subscriptions",
-        "/v1/console#/streams",
-        shown,
+        *(f"/v1/console#/{x}" for x in ("subscriptions", "streams", shown)),
     ):
         made.page.goto(server.base_url + place)
         expect(made.page.get_by_role("heading", level=1)).to_be_visible()

@@ -58,13 +58,8 @@ def test_the_overview_of_an_empty_server_shows_how_to_begin(console: Console) ->
 
 
 def test_lists_of_some_streams_say_of_which(console: Console) -> None:
-    stream = {
-        "stream_id": "a",
-        "status": "Closed",
-        "tail_offset": 1,
-        "last_write_at_ms": 1,
-        "expires_at_ms": 1,
-    }
+    numbers = dict.fromkeys(("tail_offset", "last_write_at_ms", "expires_at_ms"), 1)
+    stream = {"stream_id": "a", "status": "Closed", **numbers}
     listed = {"streams": [stream], "has_more": True}
     console.page.route("**/v1/streams?*", lambda route: route.fulfill(json=listed))
     console.open()
@@ -80,12 +75,8 @@ def test_lists_of_some_streams_say_of_which(console: Console) -> None:
 def test_the_chosen_colours_are_those_of_every_page(console: Console) -> None:
     """And may be chosen on each."""
     page, chosen = console.open(), ""
-    for place, colours in (
-        ("/v1/console", "dark"),
-        ("/", "light"),
-        ("/v1/docs", "dark"),
-        ("/v1/console", ""),
-    ):
+    console_page = "/v1/console"
+    for place, colours in ((console_page, "dark"), ("/", "light"), ("/v1/docs", "dark"), (console_page, "")):
         page.goto(console.server.base_url + place)
         expect(page.get_by_label("Colours")).to_have_value(chosen)
         page.get_by_label("Colours").select_option(colours)

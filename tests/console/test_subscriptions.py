@@ -114,24 +114,12 @@ def test_a_worker_that_has_claimed_is_named(console: Console) -> None:
     stream = f"{name}/a"
     make_stream(console.server, [], name=f"{name}-wake")
     make_stream(console.server, [], name=stream)
-    subscribe(
-        console.server,
-        name,
-        type="pull-wake",
-        streams=[stream],
-        wake_stream=f"{name}-wake",
-        lease_ttl_ms=600_000,
-        description="<b>of the night</b>",
-    )
+    asked = {"type": "pull-wake", "streams": [stream], "wake_stream": f"{name}-wake", "lease_ttl_ms": 600_000}
+    subscribe(console.server, name, **asked, description="<b>of the night</b>")
     append(console.server, f"/v1/stream/{stream}", {"n": 1})
     claim = json.dumps({"worker": "worker <7>"}).encode()
-    send(
-        console.server,
-        "POST",
-        f"/v1/stream/__ds/subscriptions/{name}/claim",
-        claim,
-        Content_Type="application/json",
-    )
+    path = f"/v1/stream/__ds/subscriptions/{name}/claim"
+    send(console.server, "POST", path, claim, Content_Type="application/json")
     page = console.open(f"#/subscriptions?id={name}")
     expect(page.locator("#wake-state")).to_contain_text("claimed by worker <7>")
     expect(page.get_by_text("<b>of the night</b>")).to_be_visible()

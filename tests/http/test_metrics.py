@@ -124,12 +124,6 @@ def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(envi
         found = json.loads(answer.body)
         [counted] = [each for each in found["streams"] if each["stream_id"].startswith("traffic/")]
         assert counted.pop("read_bytes") > 24, "the event stream has bytes of its own"
-        assert counted == {
-            "bucket_id": "v1",
-            "stream_id": "traffic/counted",
-            "appends": 2,
-            "append_bytes": 18,
-            "reads": 3,
-            "failures": 1,
-        }
+        numbers = {"appends": 2, "append_bytes": 18, "reads": 3, "failures": 1}
+        assert counted == {"bucket_id": "v1", "stream_id": "traffic/counted"} | numbers
         runner.run(backend.close())

@@ -48,15 +48,8 @@ def pool(name: str, **more: Any) -> dict[str, Any]:
     return {"type": "pull-wake", "pattern": f"{name}/*", "wake_stream": "wake/pool"} | more
 
 
-IDLE = {
-    "state": "idle",
-    "generation": 0,
-    "attempts": 0,
-    "next_attempt_at": None,
-    "holder": None,
-    "lease_until": None,
-    "last_delivery_at": None,
-}
+IDLE = {"state": "idle", "generation": 0, "attempts": 0}
+IDLE |= dict.fromkeys(("next_attempt_at", "holder", "lease_until", "last_delivery_at"))
 
 
 def append(door: Door, path: str) -> None:

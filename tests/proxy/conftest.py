@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any, Final
 
 import httpx
 import jwt
 import pytest
 
+from tests.http_server import Handler
 from tests.protocol.event_source import parse_events
 from tests.waiting import PATIENCE_SECONDS
 from tidemark.server.serve import server_in_memory
@@ -23,20 +24,17 @@ SECRET: Final = "s" * 32
 NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
-class UpstreamHandler(BaseHTTPRequestHandler):
+class UpstreamHandler(Handler):
     protocol_version = "HTTP/1.1"
     upstream: Upstream
 
     def answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.upstream.requests.append((self.command, self.path, dict(self.headers), body))
+        self.upstream.requests.append((self.command, self.path, dict(self.headers), self.received()))
         try:
             self.upstream.behave(self)
         except OSError:
             self.upstream.was_left.set()
         self.close_connection = True
-
-    do_GET = do_POST = answer  # noqa: N815 - as http.server names them
 
     def start(self, status: int = 200, content_type: str = "text/event-stream", **headers: str) -> None:
         self.send_response(status)
@@ -44,9 +42,6 @@ class UpstreamHandler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-").title(), value)
         self.send_header("connection", "close")
         self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 Behaviour = Callable[[UpstreamHandler], None]

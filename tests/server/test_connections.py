@@ -299,12 +299,7 @@ def test_a_trailer_field_is_no_header(is_one_read: bool) -> None:
 
 @pytest.mark.parametrize(
     "sent",
-    [
-        b"GET /",
-        b"GET / HTTP/1.1\r\nHost: a\r\nX-Long: ",
-        CHUNKED + b"1\r\nx\r\n0\r\nX-Long: ",
-        CHUNKED + b"1;",
-    ],
+    [GET[:5], GET[:-2] + b"X-Long: ", CHUNKED + b"1\r\nx\r\n0\r\nX-Long: ", CHUNKED + b"1;"],
     ids=["target", "header", "trailer", "chunk extension"],
 )
 def test_what_has_no_end_is_not_held(sent: bytes) -> None:
@@ -517,6 +512,10 @@ def test_the_server_ends_without_waiting_for_a_client_that_does_not_read(
             await application.arrived.wait()
 
         play(scenario)
+    assert_no_backstop(caplog)
+
+
+def assert_no_backstop(caplog: pytest.LogCaptureFixture) -> None:
     said = [record for record in caplog.records if record.name.startswith(("uvicorn", "tidemark"))]
     assert said == [], "nothing had to be cut off by the backstop"
 

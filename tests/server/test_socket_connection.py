@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.server import test_connections
-from tests.server.test_connections import GET, LONG, Application, ask, begin, play, skip
+from tests.server.test_connections import GET, LONG, Application, ask, assert_no_backstop, begin, play, skip
 from tidemark.protocol.socket import MAX_FRAME_BYTES
 from tidemark.server import Receive, Scope, Send
 from tidemark.server.http_server import SocketConnection
@@ -169,11 +169,18 @@ def test_a_client_that_leaves_the_answers_to_its_pings_unread_makes_nobody_hold_
     play(scenario)
 
 
-def test_a_message_in_countless_pieces_closes_its_socket() -> None:
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [(BEGUN + GOES_ON * 1000, 1009), (NO_UTF_8, 1007)],
+    ids=["a message in countless pieces", "no UTF-8"],
+)
+def test_what_cannot_be_a_message_closes_its_socket(sent: bytes, code: int) -> None:
+    """RFC 6455 §7.4.1."""
+
     async def scenario(port: int, _: Application) -> None:
         reader, writer, _head = await begin(port, HANDSHAKE)
-        writer.write(BEGUN + GOES_ON * 1000)
-        assert (await reader.read())[:4] == b"\x88\x02\x03\xf1", "closed with 1009"
+        writer.write(sent)
+        assert (await reader.read())[:4] == b"\x88\x02" + code.to_bytes(2, "big")
         writer.close()
 
     play(scenario)
@@ -214,16 +221,6 @@ def test_a_frame_that_is_too_large_closes_its_socket_and_no_other() -> None:
             assert closed.value.rcvd.code == 1009
             await other.send("here")
             assert await other.recv() == "here"
-
-    play(scenario)
-
-
-def test_a_frame_that_is_no_utf_8_closes_its_socket() -> None:
-    async def scenario(port: int, _: Application) -> None:
-        reader, writer, _head = await begin(port, HANDSHAKE)
-        writer.write(NO_UTF_8)
-        assert (await reader.read())[:4] == b"\x88\x02\x03\xef", "closed with 1007 (RFC 6455 §7.4.1)"
-        writer.close()
 
     play(scenario)
 
@@ -295,8 +292,3 @@ def test_the_server_ends_without_waiting_for_what_a_socket_waits_for(
 
     play(scenario)
     assert_no_backstop(caplog)
-
-
-def assert_no_backstop(caplog: pytest.LogCaptureFixture) -> None:
-    said = [record for record in caplog.records if record.name.startswith(("uvicorn", "tidemark"))]
-    assert said == [], "nothing had to be cut off by the backstop"

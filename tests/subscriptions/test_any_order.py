@@ -301,11 +301,7 @@ def test_no_delivery_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None
     stateful.run_state_machine_as_test(
         type("Played", (Subscribed,), {"webhook": webhook}),
         settings=settings(
-            max_examples=100,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-            database=None,
+            max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck),
+            print_blob=True, database=None,
         ),
-    )
+    )  # fmt: skip

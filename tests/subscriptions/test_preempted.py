@@ -280,31 +280,19 @@ def as_it_is(_: SubscriptionRecord) -> Condition:
     return Present("sk")
 
 
-@pytest.mark.parametrize(
-    ("place", "name", "broken", "orders"),
-    [
-        pytest.param(
-            storage,
-            "remove_mark",
-            remove_any_mark,
-            (True, "callback", "append"),
-            id="a mark is removed though an append has raised it",
-        ),
-        pytest.param(
-            Deliverer,
-            "handle",
-            mark_last,
-            (False, "append_b", "ack"),
-            id="the subscription is read before the mark is put",
-        ),
-        pytest.param(
-            storage, "_as_seen", as_it_is, (False, "ack", "ack"), id="transitions do not exclude each other"
-        ),
-        pytest.param(
-            state, "check_fence", lambda *_: None, (False, "ack", "ack"), id="generations are not compared"
-        ),
-    ],
-)
+BROKEN: dict[str, tuple[Any, str, Any, tuple[bool, str, str]]] = {
+    "a mark goes though an append has raised it": (
+        storage, "remove_mark", remove_any_mark, (True, "callback", "append")
+    ),
+    "the subscription is read before the mark is put": (
+        Deliverer, "handle", mark_last, (False, "append_b", "ack")
+    ),
+    "transitions do not exclude each other": (storage, "_as_seen", as_it_is, (False, "ack", "ack")),
+    "generations are not compared": (state, "check_fence", lambda *_: None, (False, "ack", "ack")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "name", "broken", "orders"), BROKEN.values(), ids=BROKEN)
 def test_without_one_of_the_rules_some_interleaving_loses_a_delivery(
     place: Any, name: str, broken: Any, orders: tuple[bool, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

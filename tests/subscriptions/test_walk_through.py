@@ -47,11 +47,8 @@ def run(text: str, server: Server, hook: str = "http://127.0.0.1:8080") -> str:
 
 def test_a_worker_that_waits_is_woken_and_gets_what_is_new(server: Server) -> None:
     run(CREATE, server)
-    printed = run(WORK, server)
-    assert sorted(json.loads(line)["message"]["send"] for line in printed.splitlines()) == [
-        "invoice",
-        "welcome",
-    ]
+    sent = [json.loads(line)["message"]["send"] for line in run(WORK, server).splitlines()]
+    assert sorted(sent) == ["invoice", "welcome"]
 
 
 def test_a_worker_is_woken_by_what_comes_while_it_waits(server: Server) -> None:

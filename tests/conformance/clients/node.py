@@ -17,13 +17,7 @@ def run_node(program: Path, *, package: str = CLIENT, **environment: str) -> str
     """What it prints, if it ends with code 0. Raises NotAvailable."""
     if not (ROOT / "node_modules" / package).exists():
         raise NotAvailable("the npm packages are not installed (`make install` installs them)")
-    done = subprocess.run(
-        [node(), str(program)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    command, env = [node(), str(program)], os.environ | environment
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
