@@ -243,6 +243,17 @@ def a_key(name: str = "a") -> StreamKey:
     return StreamKey(PLAIN_BUCKET, f"{name}-{uuid.uuid4().hex[:8]}")
 
 
+def filled(
+    world: World, *bodies: bytes, content_type: Any = BYTES, key: StreamKey | None = None
+) -> tuple[Process, StreamKey]:
+    """A stream with a batch of each body, and the process that has written it."""
+    process, key = world.process(), key or a_key()
+    process.create(key, content_type=content_type)
+    for body in bodies:
+        process.append(key, body, content_type=content_type)
+    return process, key
+
+
 def create_request(
     content_type: Any = BYTES,
     expiry: Expiry = NEVER,

@@ -100,7 +100,6 @@ def complaints(template: dict[str, Any], directory: Path) -> list[tuple[str, lis
 
 
 def test_each_resource_fits_its_schema_in_the_registry(tmp_path: Path) -> None:
-    """Of what SAM makes, and not only of what it is made from."""
     template = expanded()
     assert len(template["Resources"]) > 50
     assert complaints(template, tmp_path) == []

@@ -60,7 +60,6 @@ def read(leaves: LeavesOver) -> list[Any]:
 
 @pytest.mark.parametrize("use", [delete, read])
 def test_unprocessed_items_are_sent_again_after_a_pause(use: Callable[[LeavesOver], list[Any]]) -> None:
-    """Each call sends only the rest, and there is a pause before each."""
     leaves = LeavesOver(at_once=10)
     assert use(leaves) == KEYS
     assert (leaves.calls, len(leaves.pauses)) == (3, 2)

@@ -93,7 +93,6 @@ def test_every_request_is_signed_as_botocore_signs_it(
     credentials: EnvironmentCredentials,
     at: dt.datetime,
 ) -> None:
-    """All headers, not the signature alone: it covers the headers."""
     name, request = asked
     expected = signed_by_botocore(name, region, endpoint, credentials, request, at)
     assert signed_by_us(Service(name, region, endpoint, lambda: credentials), request, at) == expected
@@ -114,7 +113,6 @@ def test_the_cached_key_belongs_to_the_day_and_the_credentials(
 
 
 def test_the_signing_key_is_derived_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes four of the five HMACs of a signature."""
     service = Service("s3", "eu-central-1", ENDPOINTS[0], lambda: EnvironmentCredentials("a", "b", None))
     digests = mock.Mock(wraps=hmac.digest)
     monkeypatch.setattr("tidemark.aws.http.hmac.digest", digests)

@@ -79,7 +79,6 @@ def test_a_transient_error_is_retried(passing: Answer, times: int) -> None:
     [(SLOW_DOWN, Busy), (BROKEN, StorageUnavailable), (NoAnswer("lost"), StorageUnavailable)],
 )
 def test_an_error_that_outlasts_the_retries_is_raised(answer: Answer, error: type[Exception]) -> None:
-    """Without the text that S3 sent."""
     objects, left, pauses = answering(*[answer] * 7)
     with pytest.raises(error):
         objects.put("a", b"x")
@@ -110,7 +109,6 @@ def test_a_range_of_an_object_is_read_and_one_beyond_it_is_damaged(objects: Obje
 
 
 def test_a_whole_object_instead_of_a_range_is_refused() -> None:
-    """Even if it has as many bytes."""
     objects, _, _ = answering(*[(200, b"body")] * 7)
     with pytest.raises(Damaged):
         objects.get_range("a", 4, 4)

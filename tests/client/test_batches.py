@@ -64,7 +64,6 @@ class Server:
 @settings(max_examples=500)
 @given(st.integers(0, 2**32))
 def test_every_message_is_written_once_and_in_order_whatever_happens(seed: int) -> None:
-    """Requests arrive in any order; requests and answers are lost; the server may be busy."""
     chance = random.Random(seed)
     server = Server(epoch=chance.choice([-1, 0, 5000]), seq=3)
     in_flight = chance.randint(1, 4)
@@ -187,7 +186,6 @@ def test_only_one_batch_is_on_its_way_until_the_epoch_is_claimed() -> None:
 
 
 def test_a_first_batch_that_may_be_written_is_not_sent_again_in_another_epoch() -> None:
-    """Nor if a later try was not carried out."""
     made = batches()
     made.add(b"a", 0.0)
     for reply in (LOST, Reply(429, {}), Reply(403, {"producer-epoch": "7000"})):
@@ -324,7 +322,6 @@ def test_a_duplicate_is_a_success_in_an_epoch_that_was_given_and_anothers_in_one
 
 
 def test_retries_end_and_wait_as_long_as_the_server_asks() -> None:
-    """So long nothing is sent behind what failed."""
     made = batches(epoch=3)
     made.add(b"a", 0.0)
     batch = taken(made)

@@ -216,7 +216,6 @@ def test_waiting_for_a_server_is_told_at_once_and_its_end_says_what_was_tried(
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
 def test_an_answer_without_a_body_is_told_in_words(status: int) -> None:
-    """To HEAD, which an append asks for the stream's type."""
     with pytest.raises(errors.StatusError, match=rf"HEAD {URL}: {status}: \w+ .+ \w+"):
         play(protocol(None).append("x"), Reply(status, {}))
 
@@ -357,143 +356,52 @@ FOLLOWED = [
     ("closed", follow(), [page(b"ab", "2", END)], [(b"ab", "2")]),
     ("pages", follow(False), [page(b"a", "1"), page(b"b", "2", UP)], [(b"a", "1"), (b"b", "2")]),
     ("no flag at the tail", follow(False), [page(b"a", "1"), page(b"", "1")], [(b"a", "1"), (b"", "1")]),
-    (
-        "a cut between data and its offset, and a lost connection",
-        follow(),
-        [
-            page(b"", "0", UP),
-            STREAM,
-            events("a", 1, TAIL) + events("b", 2)[:-1],
-            CUT,
-            STREAM,
-            LOST,
-            STREAM,
-            events("b", 2),
-            LOST,
-            page(b"", "2", UP),
-            STREAM,
-            events("c", 3, ',"streamClosed":true'),
-        ],
-        [(b"", "0"), (b"a", "1"), (b"b", "2"), (b"", "2"), (b"c", "3")],
-    ),
-    (
-        "events of others are skipped",
-        follow("sse"),
-        [page(b"", "0", UP), STREAM, b"event: new\ndata: x\n\n" + events("a", 1, ',"streamClosed":true')],
-        [(b"", "0"), (b"a", "1")],
-    ),
-    (
-        "no event stream: long-polls",
-        follow(),
-        [
-            page(b"", "0", UP),
-            Reply(400, {}),
-            Reply(204, {"stream-next-offset": "0", UP: "true"}),
-            page(b"a", "1", UP),
-            *[page(b"", "1", END)] * 2,
-        ],
-        [(b"", "0"), (b"a", "1"), (b"", "1")],
-    ),
-    (
-        "a long-poll tells of the close alone",
-        follow("long-poll"),
-        [page(b"", "0", UP), Reply(204, {"stream-next-offset": "0", END: "true"}), page(b"a", "1", END)],
-        [(b"", "0"), (b"a", "1")],
-    ),
-    (
-        "an event stream tells of the close alone",
-        follow("sse"),
-        [page(b"", "0", UP), STREAM, CLOSED % b"0", page(b"a", "1", END)],
-        [(b"", "0"), (b"a", "1")],
-    ),
-    (
-        "a stream that was closed and deleted ends",
-        follow("sse"),
-        [page(b"", "0", UP), STREAM, CLOSED % b"0", Reply(404, {})],
-        [(b"", "0"), (b"", "0")],
-    ),
-    (
-        "event streams that nothing comes through: long-polls",
-        follow(),
-        [page(b"", "0", UP), *[STREAM, CUT] * 3, page(b"a", "1", END)],
-        [(b"", "0"), (b"a", "1")],
-    ),
-    (
-        "the head of an event stream does not come in a few seconds: long-polls",
-        follow(),
-        [page(b"", "0", UP), LATE, page(b"", "0", UP), LOST, page(b"a", "1", END)],
-        [(b"", "0"), (b"a", "1")],
-    ),
-    (
-        "nothing comes of an event stream in a few seconds: long-polls",
-        follow(),
-        [page(b"", "0", UP), STREAM, LATE, page(b"a", "1", END)],
-        [(b"", "0"), (b"a", "1")],
-    ),
-    (
-        "an event stream that is silent after its beginning is opened again, and has more time",
-        follow(),
-        [
-            page(b"", "0", UP),
-            STREAM,
-            events("a", 1, TAIL),
-            *[LATE] * 5,
-            STREAM,
-            CLOSED % b"1",
-            page(b"", "1", END),
-        ],
-        [(b"", "0"), (b"a", "1"), (b"", "1")],
-    ),
-    (
-        "goes on after failures without end once it had an answer",
-        follow("long-poll"),
-        [LOST, page(b"", "0", UP), *[LOST] * 50, *[Reply(503, {})] * 50, page(b"a", "1", END)],
-        [(b"", "0"), (b"a", "1")],
-    ),
-    (
-        "what is retained begins later",
-        follow(gone="earliest"),
-        [Reply(410, {}), Reply(200, AT_42 | {"stream-retained-offset": "40"}), page(b"cd", "42", END)],
-        [(b"cd", "42")],
-    ),
-    (
-        "from now on nothing is caught up with",
-        follow(offset="now"),
-        [
-            Reply(200, AT_42 | {"content-type": "text/plain"}),
-            *[LOST] * 5,
-            STREAM,
-            events("a", 43, ',"streamClosed":true'),
-        ],
-        [(b"", "42"), (b"a", "43")],
-    ),
-    (
-        "what the socket tells is read by a page",
-        follow(),
-        [
-            *[page(b"a", "1", UP), TOLD, page(b"", "1", UP), TOLD, page(b"b", "2"), page(b"c", "3", UP)],
-            *[TOLD, page(b"", "3", END)],
-        ],
-        [(b"a", "1"), (b"b", "2"), (b"c", "3"), (b"", "3")],
-    ),
-    (
-        "while there is no socket the stream is long-polled",
-        follow("socket"),
-        [page(b"a", "1", UP), page(b"b", "2", UP), TOLD, page(b"c", "3", UP), *[page(b"", "3", END)] * 2],
-        [(b"a", "1"), (b"b", "2"), (b"c", "3"), (b"", "3")],
-    ),
-    (
-        "several data events before their offset",
-        follow(content_type="application/json"),
-        [
-            page(b"[]", "0", UP, content_type="application/json"),
-            STREAM,
-            b"event: data\ndata: [1]\n\n" + events("[2,3]", 1) + events("[]", 2, ',"streamClosed":true'),
-            page(b"[]", "2", END, content_type="application/json"),
-        ],
-        [(b"", "0"), (b"[1,2,3]", "1"), (b"", "2")],
-    ),
-]
+    ("a cut between data and its offset, and a lost connection", follow(),
+     [page(b"", "0", UP), STREAM, events("a", 1, TAIL) + events("b", 2)[:-1], CUT, STREAM, LOST, STREAM,
+      events("b", 2), LOST, page(b"", "2", UP), STREAM, events("c", 3, ',"streamClosed":true')],
+     [(b"", "0"), (b"a", "1"), (b"b", "2"), (b"", "2"), (b"c", "3")]),
+    ("events of others are skipped", follow("sse"),
+     [page(b"", "0", UP), STREAM, b"event: new\ndata: x\n\n" + events("a", 1, ',"streamClosed":true')],
+     [(b"", "0"), (b"a", "1")]),
+    ("no event stream: long-polls", follow(),
+     [page(b"", "0", UP), Reply(400, {}), Reply(204, {"stream-next-offset": "0", UP: "true"}),
+      page(b"a", "1", UP), *[page(b"", "1", END)] * 2], [(b"", "0"), (b"a", "1"), (b"", "1")]),
+    ("a long-poll tells of the close alone", follow("long-poll"),
+     [page(b"", "0", UP), Reply(204, {"stream-next-offset": "0", END: "true"}), page(b"a", "1", END)],
+     [(b"", "0"), (b"a", "1")]),
+    ("an event stream tells of the close alone", follow("sse"),
+     [page(b"", "0", UP), STREAM, CLOSED % b"0", page(b"a", "1", END)], [(b"", "0"), (b"a", "1")]),
+    ("a stream that was closed and deleted ends", follow("sse"),
+     [page(b"", "0", UP), STREAM, CLOSED % b"0", Reply(404, {})], [(b"", "0"), (b"", "0")]),
+    ("event streams that nothing comes through: long-polls", follow(),
+     [page(b"", "0", UP), *[STREAM, CUT] * 3, page(b"a", "1", END)], [(b"", "0"), (b"a", "1")]),
+    ("the head of an event stream does not come in a few seconds: long-polls", follow(),
+     [page(b"", "0", UP), LATE, page(b"", "0", UP), LOST, page(b"a", "1", END)], [(b"", "0"), (b"a", "1")]),
+    ("nothing comes of an event stream in a few seconds: long-polls", follow(),
+     [page(b"", "0", UP), STREAM, LATE, page(b"a", "1", END)], [(b"", "0"), (b"a", "1")]),
+    ("an event stream that is silent after its beginning is opened again, and has more time", follow(),
+     [page(b"", "0", UP), STREAM, events("a", 1, TAIL), *[LATE] * 5, STREAM, CLOSED % b"1",
+      page(b"", "1", END)], [(b"", "0"), (b"a", "1"), (b"", "1")]),
+    ("goes on after failures without end once it had an answer", follow("long-poll"),
+     [LOST, page(b"", "0", UP), *[LOST] * 50, *[Reply(503, {})] * 50, page(b"a", "1", END)],
+     [(b"", "0"), (b"a", "1")]),
+    ("what is retained begins later", follow(gone="earliest"),
+     [Reply(410, {}), Reply(200, AT_42 | {"stream-retained-offset": "40"}), page(b"cd", "42", END)],
+     [(b"cd", "42")]),
+    ("from now on nothing is caught up with", follow(offset="now"),
+     [Reply(200, AT_42 | {"content-type": "text/plain"}), *[LOST] * 5, STREAM,
+      events("a", 43, ',"streamClosed":true')], [(b"", "42"), (b"a", "43")]),
+    ("what the socket tells is read by a page", follow(),
+     [*[page(b"a", "1", UP), TOLD, page(b"", "1", UP), TOLD, page(b"b", "2"), page(b"c", "3", UP)],
+      *[TOLD, page(b"", "3", END)]], [(b"a", "1"), (b"b", "2"), (b"c", "3"), (b"", "3")]),
+    ("while there is no socket the stream is long-polled", follow("socket"),
+     [page(b"a", "1", UP), page(b"b", "2", UP), TOLD, page(b"c", "3", UP), *[page(b"", "3", END)] * 2],
+     [(b"a", "1"), (b"b", "2"), (b"c", "3"), (b"", "3")]),
+    ("several data events before their offset", follow(content_type="application/json"),
+     [page(b"[]", "0", UP, content_type="application/json"), STREAM,
+      b"event: data\ndata: [1]\n\n" + events("[2,3]", 1) + events("[]", 2, ',"streamClosed":true'),
+      page(b"[]", "2", END, content_type="application/json")], [(b"", "0"), (b"[1,2,3]", "1"), (b"", "2")]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -505,7 +413,6 @@ def test_following_hands_out_each_chunk_once(steps: Any, answers: list[Any], exp
 
 
 def test_a_page_that_the_socket_told_of_is_not_waited_for() -> None:
-    """So that caches answer it."""
     told = page(b"a", "1", UP, "stream-cursor")
     seen, _ = play(follow("socket"), page(b"", "0", UP), TOLD, told, page(b"b", "2", END))
     asked = [one.params for one in seen if isinstance(one, Request)]
@@ -529,21 +436,16 @@ def of(incarnation: str, reply: Reply) -> Reply:
         ("7", [of(NEW, page(b"new", "10", UP))]),
         ("7", [Reply(410, {}), of(NEW, Reply(200, AT_42 | {"stream-retained-offset": "40"}))]),
         ("7", [of(OLD, page(b"a", "8")), of(NEW, page(b"b", "9", UP))]),
-        (
-            "7",
-            [
-                *[of(OLD, page(b"a", "8", UP)), STREAM, events("b", 9), CUT, page(b"", "9", UP)],
-                *[Reply(410, {}), of(NEW, Reply(200, AT_42))],
-            ],
-        ),
+        ("7",
+         [*[of(OLD, page(b"a", "8", UP)), STREAM, events("b", 9), CUT, page(b"", "9", UP)],
+          *[Reply(410, {}), of(NEW, Reply(200, AT_42))]]),
         ("now", [of(NEW, Reply(200, AT_42))]),
         ("now", [of(OLD, Reply(200, AT_42)), of(NEW, STREAM)]),
     ],
-)
+)  # fmt: skip
 def test_a_stream_with_another_incarnation_is_not_gone_on_with(
     gone: Any, offset: str, answers: list[Any]
 ) -> None:
-    """Whether the page tells it, or the server refuses the place or its cursor."""
     with pytest.raises(errors.StreamReplaced, match=r"created again.*begin again from offset -1"):
         play(protocol().follow(offset, gone=gone, incarnation=OLD), *answers)
 
@@ -559,18 +461,11 @@ def test_what_a_stream_retains_is_not_looked_for_in_another() -> None:
     "answers",
     [
         [of(OLD, page(b"a", "8")), of(NEW, page(b"b", "9", UP)), of(NEW, page(b"new", "3", END))],
-        [
-            of(OLD, page(b"a", "8")),
-            Reply(410, {}),
-            *[LOST] * 5,
-            of(NEW, Reply(200, AT_42)),
-            *[LOST] * 5,
-            of(NEW, page(b"new", "3", END)),
-        ],
+        [of(OLD, page(b"a", "8")), Reply(410, {}), *[LOST] * 5, of(NEW, Reply(200, AT_42)), *[LOST] * 5,
+         of(NEW, page(b"new", "3", END))],
     ],
-)
+)  # fmt: skip
 def test_a_reader_of_a_name_begins_the_next_stream_that_has_it(answers: list[Any]) -> None:
-    """However long the server does not answer in between."""
     seen, _ = play(protocol().follow("7", on_recreated="restart", incarnation=OLD), *answers)
     found = [(one.data, one.incarnation) for one in seen if isinstance(one, Chunk)]
     assert found == [(b"a", OLD), (b"new", NEW)]
@@ -655,7 +550,6 @@ def test_following_ends_with_what_waiting_would_not_mend(
 
 
 def test_a_server_that_does_not_wait_is_not_asked_in_a_circle() -> None:
-    """It is asked less and less often, until there is news; one that waits is asked at once."""
     waited = Reply(204, {"stream-next-offset": "0", UP: "true"}, seconds=20.0)
     at_once = replace(waited, seconds=0.01)
     answers = [
@@ -692,33 +586,18 @@ HALF, REST = "€".encode()[:2], "€".encode()[2:]
         (follow(False), [page(b"a" + HALF, "3"), of(OLD, page(REST, "4", UP))], [("a€".encode(), "4")]),
         (follow(False), [page(b"a", "1"), page(HALF, "3", UP)], [(b"a", "1")]),
         (follow(False), [of(OLD, page(b"a" + HALF, "03", UP))], [(b"a", "01")]),
-        (
-            protocol().follow(live=False, whole_text=False),
-            [page(b"a", "1"), page(HALF, "3", UP)],
-            [(b"a", "1"), (HALF, "3")],
-        ),
-        (
-            follow("sse"),
-            [
-                page(HALF[:1], "1", UP),
-                page(HALF[1:], "2", UP),
-                page(b"", "2", UP),
-                page(REST, "3", UP),
-                STREAM,
-                CLOSED % b"3",
-                page(b"", "3", END),
-            ],
-            [("€".encode(), "3"), (b"", "3")],
-        ),
+        (protocol().follow(live=False, whole_text=False), [page(b"a", "1"), page(HALF, "3", UP)],
+         [(b"a", "1"), (HALF, "3")]),
+        (follow("sse"),
+         [page(HALF[:1], "1", UP), page(HALF[1:], "2", UP), page(b"", "2", UP), page(REST, "3", UP), STREAM,
+          CLOSED % b"3", page(b"", "3", END)], [("€".encode(), "3"), (b"", "3")]),
         (follow("long-poll"), [page(HALF, "2", UP), page(REST, "3", END)], [("€".encode(), "3")]),
         (follow("long-poll"), [page(HALF, "2", END)], [(HALF, "2")]),
-        (
-            follow("long-poll", content_type="a/b"),
-            [page(HALF, "2", UP, content_type="a/b"), page(REST, "3", END, content_type="a/b")],
-            [(HALF, "2"), (REST, "3")],
-        ),
+        (follow("long-poll", content_type="a/b"),
+         [page(HALF, "2", UP, content_type="a/b"), page(REST, "3", END, content_type="a/b")],
+         [(HALF, "2"), (REST, "3")]),
     ],
-)
+)  # fmt: skip
 def test_text_is_handed_out_in_whole_characters(steps: Any, answers: list[Any], expected: list[Any]) -> None:
     """An append may end inside one. What is handed out at last, or as bytes, is what there is."""
     seen, _ = play(steps, *answers)

@@ -17,7 +17,6 @@ WRITE, READ, STOP, WITH_ASYNCIO = BLOCKS
 
 
 def test_what_is_written_is_read(tidemark_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also a second time, on the same server."""
     for _ in range(2):
         exec((WRITE + READ).replace("http://127.0.0.1:4437", tidemark_url), {})
         assert capsys.readouterr().out == "Why are there two tides a day? Because the earth turns. "

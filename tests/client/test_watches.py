@@ -340,7 +340,6 @@ def test_a_server_that_answers_no_ping_gets_one_after_8_minutes_and_is_not_given
 
 
 def test_who_leaves_ends_the_watch_that_was_asked_for() -> None:
-    """Also while it is to be repeated."""
     client = connected()
     client.watches.leave(client.waiting(A, "42"))
     assert client.frames() == []

@@ -102,7 +102,6 @@ def outcome(folder: Path, case: tuple[Request, ...], failing: int) -> tuple[Answ
 
 @pytest.mark.parametrize("name", CASES)
 def test_whichever_operation_fails_the_answer_is_true(name: str, tmp_path: Path) -> None:
-    """Refused, and nothing has changed; or answered, and all of it is there."""
     answer, whole, *_ = outcome(tmp_path, CASES[name], 0)
     assert answer.status < 300
     for failing in count(1):

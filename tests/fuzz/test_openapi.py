@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,10 +36,8 @@ def test_it_is_what_the_specification_of_openapi_calls_a_document() -> None:
 
 
 def test_every_operation_has_a_tag_that_the_document_explains_and_the_server_is_this_one() -> None:
-    explained = {tag["name"]: tag["description"] for tag in DOCUMENT["tags"]}
     used = {tag for _, operation in DESCRIBED for tag in operation["tags"]}
-    assert used == explained.keys()
-    assert all(explained.values())
+    assert used == {tag["name"] for tag in DOCUMENT["tags"] if tag["description"]}
     assert [server["url"] for server in DOCUMENT["servers"]] == ["/"]
 
 
@@ -83,7 +80,6 @@ def test_every_part_is_there_and_used() -> None:
 
 
 def test_every_route_finds_itself() -> None:
-    """Whatever comes before it among the routes."""
     names = {"path": "chat/42", "bucket": "agents", "stream": "run", "at": "0" * 16, "id": "mailer"}
     every = operations()
     application = Operations(every)
@@ -91,13 +87,6 @@ def test_every_route_finds_itself() -> None:
         path = operation.path.format(**names, file="a.js")
         scope = {"type": "http", "method": operation.method, "path": path, "raw_path": path.encode()}
         assert application.find(scope) is operation, path
-
-
-def test_the_description_of_every_response_names_a_thing() -> None:
-    """And is no pronoun alone."""
-    described = [each["description"] for _, one in DESCRIBED for each in one["responses"].values()]
-    vague = re.compile(r"\S*|(It|Its|They|Them|There|Where|That|This|As)\b.*")
-    assert {text for text in described if vague.fullmatch(text)} == set()
 
 
 def statuses_refused(kind: type[ProtocolError] = ProtocolError) -> set[int]:
@@ -114,7 +103,6 @@ def test_every_way_to_say_no_is_documented() -> None:
 
 
 def test_an_operation_says_what_it_takes() -> None:
-    """A right for each, but for what is open to everybody."""
     for method, operation in DESCRIBED:
         names = [name for requirement in operation["security"] for name in requirement]
         assert set(names) <= {"bearer"}, operation

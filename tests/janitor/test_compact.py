@@ -278,7 +278,6 @@ def of_passes() -> Rows:
 
 
 def test_a_read_from_any_offset_has_what_is_left_behind_it() -> None:
-    """One page from each: the next page begins at another of them."""
     rows = of_passes()
     knowing, left, tail = rows.scene.process(), rows.found(0), rows.scene.ends[-1]
     places = [(end - len(body) - 1, end) for end, body in left]
@@ -371,7 +370,6 @@ def test_the_number_of_messages_is_estimated_by_what_is_left() -> None:
 
 
 def test_a_page_from_before_the_compaction_has_another_entity_tag() -> None:
-    """It may begin and end at the same offsets."""
     rows = of_rows("abab")
     before = read(rows.scene.process(), scene.KEY, 0).page
     rows.wait_and_sweep(2)
@@ -489,7 +487,6 @@ def sweep_without_removal(janitor: Stores) -> None:
 
 
 def test_a_pack_that_was_replaced_and_is_not_removed_yet_is_in_no_pass() -> None:
-    """It is the first one of what is retained by then."""
     rows = of_rows("uvwxyzabcdefghijklmnopq")
     rows.scene.pack_by(replace(scene.SMALL, pack_bytes=500))
     _, retained, *_ = rows.scene.starts()
@@ -542,7 +539,6 @@ def test_a_pack_that_cannot_be_read_is_told_and_asked_for_again(caplog: pytest.L
 
 
 def test_large_bodies_are_packed_and_compacted(caplog: pytest.LogCaptureFixture) -> None:
-    """In another stream each has an object of its own."""
     rows, large = Rows(0, Packing(HOUR_MS)), "x" * 70_000
     for key in "aab":
         change = {"type": "row", "key": key, "value": large + key, "headers": {"operation": "upsert"}}

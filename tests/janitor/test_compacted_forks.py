@@ -138,7 +138,6 @@ def test_a_fork_whose_source_is_compacted_before_its_write_has_the_whole_state(m
 
 
 def test_a_fork_compacts_its_own_log_and_keeps_what_it_inherits() -> None:
-    """No fork of it begins below that."""
     scene = a_scene()
     inherited = scene.data
     fork(scene.process(), len(inherited))

@@ -141,7 +141,6 @@ def answers_of_plain_batches(content_type: ContentType) -> dict[str, list[object
 @pytest.mark.parametrize("stage", STAGES[1:])
 @pytest.mark.parametrize("content_type", [BYTES, JSON], ids=["bytes", "JSON"])
 def test_every_answer_is_that_of_plain_batches(stage: str, content_type: ContentType) -> None:
-    """Of a process that knows nothing, and then knows all that it was asked for before."""
     expected = answers_of_plain_batches(content_type)
     scene = a_scene_at(stage, 30, content_type=content_type)
     assert len(scene.packs()) > (0 if stage.startswith("packed again") else 1)
@@ -225,7 +224,6 @@ def test_a_small_rest_is_packed_when_the_stream_is_idle_or_after_a_day() -> None
 
 
 def test_large_bodies_are_not_packed_and_separate_the_packs() -> None:
-    """Also where packs are packed again."""
     scene, large = Scene(packing=ONE), b"x" * 70_000
     scene.write(b"a", b"b", large, b"c", b"d", b"e", large, b"f", large, b"g", b"h")
     scene.write(b"i", close=True)
@@ -342,7 +340,6 @@ def test_the_objects_of_packs_that_were_taken_in_stay_as_long_as_the_table_can_b
 
 @pytest.mark.parametrize("stage", ["packed", "packed again"])
 def test_the_retained_offset_may_lie_inside_a_pack(stage: str) -> None:
-    """The pack and its object stay until nothing in it is retained."""
     scene = a_scene_at(stage, 60, content_type=JSON)
     *below, last = scene.packs()
     pack = below.pop(1) if below else last

@@ -154,7 +154,6 @@ def test_janitors_readers_and_a_writer_at_once_lose_nothing(kind: str) -> None:
 
 
 def test_an_object_that_an_item_names_is_not_removed() -> None:
-    """The janitor dies once the removal of the objects is scheduled, and before the items are removed."""
     scene = of_parts()
     packer = scene.process()
     scenes.before_the_next(packer, "BatchWriteItem", scenes.die)

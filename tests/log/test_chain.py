@@ -90,7 +90,6 @@ def tail_of(logs: Logs, spans: list[Span]) -> int:
 def test_a_walk_from_any_offset_gives_every_batch_once_and_in_order(
     chain: tuple[Logs, list[Span]], data: st.DataObject
 ) -> None:
-    """Whatever the table's pages are, and however often the stream was forked."""
     logs, spans = chain
     start = data.draw(st.integers(0, tail_of(logs, spans)))
     ahead = [span for span in spans if span.end is None or span.end > start]
@@ -159,7 +158,6 @@ def test_a_walk_ends_at_its_limit_of_queries_and_says_that_it_is_not_at_the_tail
 
 
 def test_known_batches_cost_no_query() -> None:
-    """The query begins after them; if they fill the span, there is none."""
     logs = Logs({"source": [Piece(0, 2), Piece(2, 4)], "own": [Piece(3, 5)]}, page_items=10)
     spans = [Span("source", "s", 0, 3), Span("own", "o", 3, None)]
     known = {"s": [Piece(0, 2), Piece(2, 4)], "o": []}

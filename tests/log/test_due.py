@@ -19,11 +19,9 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket, delete_bucket
 from tidemark.service.catalog import list_streams
-from tidemark.service.delete import delete
 
 
 def test_the_janitor_has_a_step_for_every_kind_of_entry() -> None:
-    """A kind without a step would stop each run at its first entry."""
     assert set(STEPS) == set(DueKind)
 
 
@@ -100,19 +98,6 @@ def test_the_body_of_a_refused_creation_is_removed_and_that_of_a_successful_one_
     assert sweep(process.stores).orphans == 1
     assert blobs_of(process) == 1
     assert world.process().read_all(made) == BODY
-
-
-def test_the_bodies_of_a_deleted_stream_are_removed(world: World) -> None:
-    """Also those of appends that lost a race and are in no batch."""
-    process, rival, key = world.process(), world.process(), a_key()
-    process.create(key, body=BODY)
-    process.append(key, BODY)
-    process.stores.blobs.put(f"log/{process.create(key).head.record.incarnation}/lost", BODY)
-    assert blobs_of(process) == 3
-    delete(rival.stores, key)
-    world.clock.advance(2 * HOUR_MS)
-    sweep(process.stores)
-    assert blobs_of(process) == 0
 
 
 # --- when batches are packed ---------------------------------------------------------------

@@ -157,28 +157,16 @@ def stored(item: Item) -> Item:
 CODECS: dict[str, tuple[Any, Callable[[Any], Item], Callable[[Item], object], Callable[[Any], Item]]] = {
     "stream": (records, schema.encode_stream, schema.decode_stream, lambda it: schema.stream_key(it.key)),
     "bucket": (buckets, schema.encode_bucket, schema.decode_bucket, lambda it: schema.bucket_key(it.bucket)),
-    "batch": (
-        batches(),
-        partial(schema.encode_batch, "log/x"),
-        schema.decode_entry,
-        lambda it: {"pk": {"S": "log/x"}, "sk": {"S": schema.entry_sk(it)}},
-    ),
-    "tombstone": (
-        tombstones(),
-        partial(schema.encode_tombstone, "log/x"),
-        schema.decode_entry,
-        lambda it: {"pk": {"S": "log/x"}, "sk": {"S": schema.entry_sk(it)}},
-    ),
-    "producer": (
-        producers,
-        partial(schema.encode_producer, "x"),
-        schema.decode_producer,
-        lambda it: schema.producer_key("x", it.producer_id),
-    ),
+    "batch": (batches(), partial(schema.encode_batch, "log/x"), schema.decode_entry,
+     lambda it: {"pk": {"S": "log/x"}, "sk": {"S": schema.entry_sk(it)}}),
+    "tombstone": (tombstones(), partial(schema.encode_tombstone, "log/x"), schema.decode_entry,
+     lambda it: {"pk": {"S": "log/x"}, "sk": {"S": schema.entry_sk(it)}}),
+    "producer": (producers, partial(schema.encode_producer, "x"), schema.decode_producer,
+     lambda it: schema.producer_key("x", it.producer_id)),
     "due": (dues, schema.encode_due, schema.decode_due, schema.due_key),
     "waiter": (waiters, schema.encode_waiter, schema.decode_waiter, schema.waiter_key),
     "end mark": (end_marks, partial(schema.encode_end_mark, PLACE), schema.decode_end_mark, lambda _: PLACE),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", CODECS)
@@ -323,7 +311,6 @@ def test_every_entry_is_in_a_shard_that_the_janitor_reads(incarnation: str) -> N
 
 @given(waiters, ids)
 def test_one_query_finds_all_waiters_of_a_stream_and_no_others(waiter: Waiter, other: str) -> None:
-    """A sweep finds those of all streams."""
     key = schema.waiter_key(waiter)
     for incarnation in (waiter.incarnation, other, waiter.incarnation[:-1] + "~"):
         pk, low, high = schema.waiters_of(incarnation)

@@ -226,7 +226,6 @@ def test_appends_one_by_one_behave_as_with_an_unbounded_memory_of_producers(hist
 def test_a_group_of_appends_has_the_same_results_as_the_appends_one_by_one(
     history: list[Append], cuts: st.DataObject
 ) -> None:
-    """However concurrent appends are gathered, each has the result that it has alone."""
     alone, together = Stream(), Stream()
     rest = history
     while rest:

@@ -47,7 +47,6 @@ def test_no_shared_cache_keeps_a_private_response_and_none_one_with_a_token_in_i
 
 
 def test_no_other_file_writes_a_cache_control_of_its_own() -> None:
-    """Two places that decide would disagree one day."""
     shared = Path(__file__).parents[2] / "shared" / "tidemark"
     literal = re.compile(r"no-store|no-cache|(?<!Access-Control-)max-age", re.IGNORECASE)
     found = {
@@ -70,7 +69,6 @@ def test_no_other_file_writes_a_cache_control_of_its_own() -> None:
     ],
 )
 def test_no_cache_serves_a_stream_for_longer_than_it_lives(life_ms: int | None, expected: str) -> None:
-    """Freshness and staleness together end before the stream does."""
     asked = {"has_data": True, "from_now": False, "is_bound": True}
     for closed in (False, True):
         assert caching.decide_cache_control(closed=closed, life_ms=life_ms, **asked) == expected
@@ -105,7 +103,6 @@ ranges = st.tuples(st.sampled_from(["a", "b", "a:1"]), st.integers(0, 30), st.in
 def test_two_responses_that_differ_have_different_tags(
     one: tuple[str, int, int, bool], other: tuple[str, int, int, bool]
 ) -> None:
-    """Incarnation, start, end and closure: when one of them differs, so does the tag (§10.1)."""
     same = caching.etag_matches(
         caching.render_etag(*one[:3], closed=one[3]), caching.render_etag(*other[:3], closed=other[3])
     )
@@ -186,14 +183,12 @@ def test_intervals_of_twenty_seconds_count_from_the_protocols_epoch() -> None:
 def test_the_cursor_is_the_interval_now_or_one_more_than_the_clients(
     client: int | None, expected: int
 ) -> None:
-    """A client at or ahead of the clock moves on by one, any other is brought up to it."""
     own = None if client is None else client << caching.MARK_BITS | caching.mark_of(STREAM)
     decided = caching.decide_cursor(own, at_interval(1000, plus_ms=12_345), STREAM)
     assert decided == expected << caching.MARK_BITS | caching.mark_of(STREAM)
 
 
 def test_a_cursor_says_which_incarnation_gave_it() -> None:
-    """Also that of a stream that is created again under the same name."""
     given = caching.decide_cursor(None, at_interval(1000), STREAM)
     assert caching.is_of(given, STREAM)
     assert not caching.is_of(given, AGAIN)

@@ -38,7 +38,6 @@ def of(
 def test_a_put_with_another_configuration_is_a_conflict_that_names_the_difference(
     existing: StreamConfiguration, requested: StreamConfiguration, difference: str | None
 ) -> None:
-    """The message says what differs, or the client is left to guess."""
     if difference is None:
         check_same_configuration(existing, requested)
     else:

@@ -29,7 +29,6 @@ def test_a_ttl_is_a_number_of_seconds_and_without_a_header_a_stream_never_expire
 
 @pytest.mark.parametrize("ttl", ["", "+3600", "03600", "3600.0", "3.6e3", "-1"])
 def test_a_ttl_in_any_other_form_is_malformed(ttl: str) -> None:
-    """§5.1 names four of them."""
     with pytest.raises(Malformed, match="Stream-TTL"):
         rules.parse_expiry(ttl, None)
 
@@ -102,7 +101,6 @@ def test_a_value_that_is_no_rfc3339_timestamp_is_malformed(value: str) -> None:
 
 @given(st.text(max_size=40) | st.from_regex(DIGITS, fullmatch=True))
 def test_any_text_is_an_instant_or_malformed(value: str) -> None:
-    """The calendar's own errors are translated."""
     with contextlib.suppress(Malformed):
         assert isinstance(instant_ms(value), int)
 

@@ -104,7 +104,6 @@ def test_one_value_is_one_message(body: str) -> None:
 def test_an_array_is_flattened_by_one_level_and_read_between_any_two_messages(
     elements: list[str], blank: str, data: st.DataObject
 ) -> None:
-    """Exactly the texts of the elements, whatever they hold."""
     body = f"{blank}[{','.join(blank + element + blank for element in elements) or blank}]{blank}".encode()
     assert split(body) == [element.encode() for element in elements]
     messages = rules.parse_messages(JSON, body)
@@ -355,7 +354,6 @@ def test_arrays_and_objects_may_have_any_number_of_members(count: int) -> None:
 
 
 def test_an_append_takes_250000_messages_and_refuses_one_more() -> None:
-    """However small they are: with one more, the request is refused, not the storing of it."""
     body = b"[" + b"1," * (rules.MAX_MESSAGES - 1) + b"1"
     assert len(rules.parse_messages(JSON, body + b"]").lengths) == rules.MAX_MESSAGES
     with pytest.raises(TooManyMessages):

@@ -56,7 +56,6 @@ def test_a_boundary_that_occurs_in_a_part_is_not_used(monkeypatch: pytest.Monkey
 
 
 def test_the_bytes_around_a_body_are_rendered_without_the_body() -> None:
-    """For a body that nobody here ever holds."""
     around = snapshot.open_part("b", "a/b", {"X": "1"}) + b"body" + snapshot.close_parts("b")
     assert around == b"--b\r\nContent-Type: a/b\r\nX: 1\r\n\r\nbody\r\n--b--\r\n"
     assert snapshot.render_multipart([snapshot.Part("a/b", b"body")], "b") == around.replace(b"X: 1\r\n", b"")

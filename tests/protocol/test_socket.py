@@ -143,7 +143,6 @@ def test_messages_come_in_order_in_frames_that_api_gateway_takes(names: list[str
     "reason", ["gone", "x" * 150, "🌊" * 80], ids=["short", "long", "of long characters"]
 )
 def test_the_answer_to_a_frame_is_one_frame_that_api_gateway_takes(reason: str) -> None:
-    """However many streams it names, and however long their names and the reasons are."""
     names = [f"/v1/stream/{number:03}{'x' * 145}" for number in range(socket.MAX_NAMED)]
     [sent] = socket.render_watches(names, None)
     assert socket.MAX_SENT_BYTES - len(sent) < 200

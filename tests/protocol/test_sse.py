@@ -74,7 +74,6 @@ def test_bytes_that_are_not_utf8_cannot_end_the_event(data: bytes) -> None:
 
 @pytest.mark.parametrize("body", ["[]", '{"a":\r\n[1,\n2]}', '[1,\t"\\n",\r{"data":\n""}]'])
 def test_json_is_one_data_event_with_the_same_values(body: str) -> None:
-    """Messages with line ends inside span several lines of the event, and parse to the same."""
     (event,) = parse_events(sse.render_data_event(JSON, parse_messages(JSON, body.encode()).data, 7, 345))
     values = json.loads(body)
     assert (event.type, json.loads(event.data)) == ("data", values if isinstance(values, list) else [values])

@@ -57,7 +57,6 @@ UNDECODABLE = (
 
 @pytest.mark.parametrize("path", AMBIGUOUS + UNDECODABLE)
 def test_an_ambiguous_or_undecodable_path_is_malformed(path: str) -> None:
-    """Also if the gateway has decoded it."""
     with pytest.raises(Malformed):
         stream_id(path)
     with pytest.raises(Malformed):
@@ -197,7 +196,6 @@ names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
 
 @given(names.filter(lambda name: not set(name) & set("/%?\ufffd")), SURFACES)
 def test_an_encoded_path_and_one_that_the_gateway_decoded_name_the_same(name: str, parse: Parse) -> None:
-    """Or they are refused alike."""
     try:
         through_gateway = parse(name, False)
     except ProtocolError as refusal:

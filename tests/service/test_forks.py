@@ -15,7 +15,6 @@ from tidemark.protocol import errors
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import MAX_GENERATIONS
 from tidemark.protocol.expiry import NEVER, Expiry
-from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
@@ -26,16 +25,6 @@ from tidemark.service.snapshots import PublishRequest, publish_snapshot, read_sn
 pytestmark = pytest.mark.each_engine
 
 
-def source_of(
-    world: support.World, *bodies: bytes, content_type: object = support.BYTES
-) -> tuple[support.Process, StreamKey]:
-    process, key = world.process(), support.a_key("source")
-    process.create(key, content_type=content_type)
-    for body in bodies:
-        process.append(key, body, content_type=content_type)
-    return process, key
-
-
 # --- what it costs --------------------------------------------------------------------
 
 
@@ -43,7 +32,7 @@ def source_of(
 def test_a_fork_is_one_transaction_and_an_append_to_it_one_write_whatever_the_source_holds(
     world: support.World, batches: int
 ) -> None:
-    process, source = source_of(world, *[b"x" * 1000] * batches)
+    process, source = support.filled(world, *[b"x" * 1000] * batches)
     process.calls.taken()
     process.fork(fork := support.a_key(), source)
     # Is the name free, is the source there, where is its tail.
@@ -56,7 +45,7 @@ def test_a_fork_is_one_transaction_and_an_append_to_it_one_write_whatever_the_so
 def test_a_read_costs_one_more_query_for_each_fork_boundary_it_crosses(
     world: support.World, generations: int
 ) -> None:
-    process, key = source_of(world, b"0")
+    process, key = support.filled(world, b"0")
     for generation in range(1, generations + 1):
         process.fork(fork := support.a_key(f"generation-{generation}"), key)
         process.append(fork, b"%d" % generation)
@@ -74,7 +63,7 @@ def test_a_read_costs_one_more_query_for_each_fork_boundary_it_crosses(
 @pytest.mark.parametrize("warm", [True, False])
 def test_every_offset_of_a_fork_reads_on_across_its_lineage(world: support.World, warm: bool) -> None:
     """abcd from the first, ef from the second (cut within a batch), gh its own."""
-    process, first = source_of(world, b"ab", b"cd", b"never")
+    process, first = support.filled(world, b"ab", b"cd", b"never")
     second, third = support.a_key(), support.a_key()
     process.fork(second, first, 4)
     process.append(second, b"efxxx")
@@ -121,7 +110,7 @@ def test_a_json_stream_is_forked_at_message_ends_and_a_sub_offset_counts_message
 
 
 def test_a_fork_of_a_closed_stream_is_open_and_has_no_producers(world: support.World) -> None:
-    process, source = source_of(world, b"a")
+    process, source = support.filled(world, b"a")
     process.append(source, b"b", close=True, seq="9", claim=("p", 3, 0))
     for offset in (1, 2):
         process.fork(fork := support.a_key(), source, offset)
@@ -148,7 +137,7 @@ def test_a_fork_inherits_the_expiry_unless_it_has_its_own(
 
 
 def test_a_repeated_creation_of_a_fork_is_idempotent(world: support.World) -> None:
-    process, source = source_of(world, b"abc")
+    process, source = support.filled(world, b"abc")
     fork = support.a_key()
     assert process.fork(fork, source, 1).is_new
     process.append(source, b"more")
@@ -169,7 +158,7 @@ def test_a_repeated_creation_of_a_fork_is_idempotent(world: support.World) -> No
 
 
 def test_a_refused_fork_writes_nothing(world: support.World) -> None:
-    process, source = source_of(world, b"abc")
+    process, source = support.filled(world, b"abc")
     target, present = support.a_key("target"), support.items_left(process)
     refusals: list[tuple[type[errors.ProtocolError], str, dict[str, Any]]] = [
         (errors.StreamNotFound, "source", {"source": support.a_key("nowhere")}),
@@ -188,7 +177,7 @@ def test_a_refused_fork_writes_nothing(world: support.World) -> None:
 
 
 def test_a_fork_beyond_the_last_generation_is_refused(world: support.World) -> None:
-    process, key = source_of(world, b"a")
+    process, key = support.filled(world, b"a")
     for _ in range(MAX_GENERATIONS):
         process.fork(fork := support.a_key(), key)
         key = fork
@@ -204,7 +193,7 @@ def test_a_name_is_free_after_its_last_fork_ended_even_if_that_process_died(
     world: support.World, monkeypatch: pytest.MonkeyPatch, *, as_fork: bool
 ) -> None:
     """A PUT need not wait for the janitor: every other request gets 404 for the deleted sources."""
-    process, first = source_of(world, b"a")
+    process, first = support.filled(world, b"a")
     process.fork(second := support.a_key(), first)
     process.fork(third := support.a_key(), second)
     delete(process.stores, first)
@@ -233,7 +222,7 @@ def test_nothing_is_left_of_a_source_that_is_deleted_together_with_its_last_fork
     world: support.World, first: str
 ) -> None:
     """Whichever deletion is decided first: before its commit comes the other."""
-    process, source = source_of(world, b"a")
+    process, source = support.filled(world, b"a")
     process.fork(fork := support.a_key(), source)
     ended, other = (fork, source) if first == "fork" else (source, fork)
     insert_before_commit(process, lambda: delete(world.process().stores, other))
@@ -244,7 +233,7 @@ def test_nothing_is_left_of_a_source_that_is_deleted_together_with_its_last_fork
 
 
 def test_a_fork_that_is_made_while_its_source_is_deleted_keeps_what_it_inherits(world: support.World) -> None:
-    process, source = source_of(world, b"a")
+    process, source = support.filled(world, b"a")
     fork = support.a_key()
     insert_before_commit(process, lambda: world.process().fork(fork, source))
     delete(process.stores, source)
@@ -256,7 +245,7 @@ def test_a_fork_that_is_made_while_its_source_is_deleted_keeps_what_it_inherits(
 
 def test_a_creation_is_acknowledged_if_storage_fails_right_after_it(world: support.World) -> None:
     """The janitor does the rest: it releases the source of the stream that was replaced."""
-    process, source = source_of(world, b"abc")
+    process, source = support.filled(world, b"abc")
     process.fork(fork := support.a_key(), source, expiry=Expiry(ttl_seconds=10))
     delete(process.stores, source)
     world.clock.advance(60_000)
@@ -299,7 +288,7 @@ def test_a_source_that_expires_is_kept_for_its_forks(world: support.World) -> No
 
 def test_an_expired_fork_can_be_created_again_from_the_same_source(world: support.World) -> None:
     """One count goes down and up again: the old fork releases the source, and the new one takes it."""
-    process, source = source_of(world, b"abc")
+    process, source = support.filled(world, b"abc")
     fork = support.a_key()
     process.fork(fork, source, 1, expiry=Expiry(ttl_seconds=10))
     world.clock.advance(60_000)
@@ -335,7 +324,7 @@ def test_a_creation_that_saw_a_soft_deleted_stream_too_early_leaves_its_log_to_t
 
 
 def test_a_fork_is_made_of_what_its_source_keeps_when_the_fork_is_made(world: support.World) -> None:
-    process, source = source_of(world, b"one", b"two", b"three")
+    process, source = support.filled(world, b"one", b"two", b"three")
     rival, fork = world.process(), support.a_key("fork")
     insert_before_commit(process, lambda: trim_below(rival.stores, source, 3))
     assert process.fork(fork, source).is_new
@@ -349,7 +338,7 @@ def test_a_fork_is_made_of_what_its_source_keeps_when_the_fork_is_made(world: su
 def test_a_fork_that_took_hours_to_make_says_what_is_gone(world: support.World) -> None:
     """Its process slept between a look at the source and the write, and the janitor has removed the batches
     meanwhile: a reader gets 410, and no gap."""
-    process, source = source_of(world, b"one", b"two", b"three")
+    process, source = support.filled(world, b"one", b"two", b"three")
     rival, fork = world.process(), support.a_key("fork")
 
     def sleep() -> None:
@@ -368,7 +357,7 @@ def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_the_fork_is_ma
     world: support.World,
 ) -> None:
     """Also where the later one is at the same offset: the object of the earlier one goes an hour later."""
-    process, source = source_of(world, b"one", b"two")
+    process, source = support.filled(world, b"one", b"two")
     rival, fork = world.process(), support.a_key("fork")
     publish_snapshot(process.stores, source, PublishRequest(3, support.BYTES, b"first"))
 
@@ -388,7 +377,7 @@ def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_the_fork_is_ma
 def test_a_fork_of_a_fork_does_not_begin_below_what_the_first_source_has_compacted(
     world: support.World,
 ) -> None:
-    process, source = source_of(world, b"1", b"2", b"3", content_type=support.JSON)
+    process, source = support.filled(world, b"1", b"2", b"3", content_type=support.JSON)
     move_compacted(process, source, 4)
     with pytest.raises(errors.ForkBelowCompacted, match=f"{4:016}"):
         process.fork(support.a_key(), source, 2)
@@ -409,7 +398,7 @@ def test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made(
 ) -> None:
     """A compaction comes between the look at the source and the write. A fork above it must know of it, for
     the forks that are made of the fork."""
-    process, source = source_of(world, b"1", b"2", b"3", content_type=support.JSON)
+    process, source = support.filled(world, b"1", b"2", b"3", content_type=support.JSON)
     rival, fork = world.process(), support.a_key("fork")
     insert_before_commit(process, lambda: move_compacted(rival, source, 4))
     if fork_begins < 4:
@@ -425,7 +414,7 @@ def test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made(
 def test_a_compacted_fork_is_not_made_of_a_source_that_gets_a_snapshot_meanwhile(
     world: support.World,
 ) -> None:
-    process, source = source_of(world, b"1", b"2", content_type=support.JSON)
+    process, source = support.filled(world, b"1", b"2", content_type=support.JSON)
     rival, fork = world.process(), support.a_key("fork")
     insert_before_commit(process, lambda: publish(rival, source, 2))
     with pytest.raises(errors.Conflict, match="snapshot"):

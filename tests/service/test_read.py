@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import BYTES, JSON, Process, World, a_key, before
+from tests.support import JSON, World, a_key, before, filled
 from tidemark.blobs import joined_key
 from tidemark.log.append import put_batch
 from tidemark.log.read import load_last, read_page
@@ -12,7 +12,6 @@ from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import Item, log_pk
 from tidemark.protocol.caching import render_etag
 from tidemark.protocol.errors import Damaged, HistoryGone, StreamNotFound
-from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.catalog import load_times
@@ -21,14 +20,6 @@ from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on, read_record
 
 pytestmark = pytest.mark.each_engine
-
-
-def filled(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
-    process, key = world.process(), a_key()
-    process.create(key, content_type=content_type)
-    for body in bodies:
-        process.append(key, body, content_type=content_type)
-    return process, key
 
 
 def test_a_page_of_another_history_has_another_entity_tag(world: World) -> None:

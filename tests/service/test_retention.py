@@ -228,7 +228,6 @@ def test_a_stream_keeps_at_least_its_last_bytes_and_whole_messages() -> None:
     ("retention", "most"), [(Retention(size=10), 50), (Retention(seconds=30 * 86_400), 12)]
 )
 def test_a_stream_that_nobody_writes_to_is_looked_at_seldom(retention: Retention, most: int) -> None:
-    """In a month; with a size every sixteen hours, with an age a few times in it."""
     scene, looks = a_scene(b"four", retention=retention), set[str]()
     for _ in range(30 * 24):
         scene.sweep_after()

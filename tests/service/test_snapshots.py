@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from tests import buckets
-from tests.support import BYTES, HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before
+from tests.support import HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before, filled
 from tidemark.blobs import log_prefix, snapshot_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol import errors
@@ -28,14 +28,8 @@ from tidemark.service.snapshots import bootstrap, delete_snapshot, latest_snapsh
 pytestmark = pytest.mark.each_engine
 
 
-def stream_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
-    """A batch of each."""
-    process = world.process()
-    key = buckets.key_in_new_bucket(process)
-    process.create(key, content_type=content_type)
-    for body in bodies:
-        process.append(key, body, content_type=content_type)
-    return process, key
+def stream_of(world: World, *bodies: bytes) -> tuple[Process, StreamKey]:
+    return filled(world, *bodies, key=buckets.key_in_new_bucket(world.process()))
 
 
 def sweep_after(world: World, process: Process, ms: int = 2 * HOUR_MS) -> int:
@@ -252,7 +246,6 @@ def test_a_trimmed_stream_that_is_closed_stays_closed(world: World) -> None:
 
 
 def test_each_snapshot_trims_one_hour_after_it_was_published(world: World) -> None:
-    """Batches below a later snapshot are kept for an hour after that one."""
     process, key = stream_of(world, *[b"x"] * 4)
     buckets.publish(process, key, 1)
     world.clock.advance(59 * MINUTE_MS)
@@ -280,8 +273,9 @@ def test_the_objects_of_an_ended_stream_are_removed_with_it(world: World) -> Non
         buckets.publish(process, key, 5)
     incarnation = buckets.record_of(process, key).incarnation
     prefixes = snapshot_prefix(incarnation), log_prefix(incarnation)
+    process.stores.blobs.put(f"{log_prefix(incarnation)}lost", b"of an append that lost a race")
     delete(process.stores, key)
-    assert [len(buckets.objects(process, world, prefix)) for prefix in prefixes] == [2, 1]
+    assert [len(buckets.objects(process, world, prefix)) for prefix in prefixes] == [2, 2]
     sweep_after(world, process)
     assert [buckets.objects(process, world, prefix) for prefix in prefixes] == [[], []]
 

@@ -25,7 +25,6 @@ from tidemark.service.start_point import LastMessages, WrittenFrom, find_start, 
 
 
 def test_an_answer_covers_the_page_of_the_read_at_the_same_offset() -> None:
-    """Also where a page is cut: large bodies in S3, and packs of more than a page."""
     scene = Scene(packing=Packing(HOUR_MS, every_bytes=1000, min_batches=2))
     for size in (10, 70_000, 3_000_000, 2_000_000, 20, *[40_000] * 150):
         append(scene.stores, KEY, [append_request(b"x" * size)])
@@ -149,7 +148,6 @@ def test_where_messages_of_a_time_begin_misses_none_of_them(
 def test_a_page_backwards_costs_the_head_and_a_query_however_long_the_stream(
     packed: bool, batches: int
 ) -> None:
-    """And in a pack the few blocks that it lies in."""
     scene = Scene(packing=ONE, content_type=JSON)
     scene.append(batches)
     assert not packed or scene.sweep_after().packed == 1

@@ -196,48 +196,28 @@ EXPLAINED: dict[str, tuple[BaseException, str, Exit]] = {
     "Python's": (ValueError("one\ntwo"), "one", Exit.FAILED),
     "no words": (KeyError(), "KeyError", Exit.FAILED),
     "a path": (PermissionError(13, "Denied", "/a"), "[Errno 13] Denied: '/a'", Exit.YOUR_RIGHTS),
-    "boto's": (
-        RuntimeError(f"x\nTraceback (most recent call last):\n  File a\n{BOTO}"),
-        BOTO,
-        Exit.YOUR_RIGHTS,
-    ),
+    "boto's": (RuntimeError(f"x\nTraceback (most recent call last):\n  File a\n{BOTO}"), BOTO,
+     Exit.YOUR_RIGHTS),
     "a cause of Java": (
-        java(
-            f"{SPARK}: Job aborted due to stage failure: Task 0 failed 1 times",
-            f"{SPARK}: Exception thrown in awaitResult: ",
-            f"{SPARK}: {NO_FOOTER}".format("\n"),
-            "java.lang.RuntimeException: file:/a.json is not a Parquet file",
-        ),
-        NO_FOOTER.format(" "),
-        Exit.YOUR_INPUT,
-    ),
-    "a class": (
-        java(f"a.SparkClassNotFoundException: {NO_SOURCE}", "java.lang.ClassNotFoundException: jsn"),
-        NO_SOURCE,
-        Exit.YOUR_INPUT,
-    ),
+     java(f"{SPARK}: Job aborted due to stage failure: Task 0 failed 1 times",
+          f"{SPARK}: Exception thrown in awaitResult: ", f"{SPARK}: {NO_FOOTER}".format("\n"),
+          "java.lang.RuntimeException: file:/a.json is not a Parquet file"),
+     NO_FOOTER.format(" "), Exit.YOUR_INPUT),
+    "a class": (java(f"a.SparkClassNotFoundException: {NO_SOURCE}", "java.lang.ClassNotFoundException: jsn"),
+     NO_SOURCE, Exit.YOUR_INPUT),
     "a file system": (
-        java('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3x"'),
-        'No FileSystem for scheme "s3x"',
-        Exit.YOUR_INPUT,
-    ),
+     java('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3x"'),
+     'No FileSystem for scheme "s3x"', Exit.YOUR_INPUT),
     "a directory": (java("java.io.IOException: mkdir of /a failed"), "mkdir of /a failed", Exit.FAILED),
     "a host": (java("java.net.ConnectException: Call to b:9 failed"), "Call to b:9 failed", Exit.TRY_AGAIN),
     "two queries": (RuntimeError(CONCURRENT), CONCURRENT, Exit.TRY_AGAIN),
     "Spark's own": (ValueError(f"{REST};\n'Project".format("\n")), REST.format(" "), Exit.FAILED),
-    "a dead daemon": (
-        java(f"{SPARK}: \n" + DIED.format(TRACE_OF_DIED)),
-        "OSError: no space left",
-        Exit.FAILED,
-    ),
-    "a Python without pyspark": (
-        java(f"{SPARK}: \n" + DIED.format("  python3: No module named pyspark\n")),
-        "a Python process of Spark cannot start: python3: No module named pyspark",
-        Exit.FAILED,
-    ),
-    "a query's": (
-        without_message("java.lang.NullPointerException"), "java.lang.NullPointerException", Exit.FAILED
-    ),
+    "a dead daemon": (java(f"{SPARK}: \n" + DIED.format(TRACE_OF_DIED)), "OSError: no space left",
+     Exit.FAILED),
+    "a Python without pyspark": (java(f"{SPARK}: \n" + DIED.format("  python3: No module named pyspark\n")),
+     "a Python process of Spark cannot start: python3: No module named pyspark", Exit.FAILED),
+    "a query's": (without_message("java.lang.NullPointerException"), "java.lang.NullPointerException",
+     Exit.FAILED),
 }  # fmt: skip
 
 

@@ -220,19 +220,12 @@ OPENED = [*TABLE, "--catalog-property", "type=sql", "--catalog-property", "uri=s
         ([*OPENED, "--option", "columns=value"], "columns is not for archives, which have their own"),
         ([*OPENED, "--option", "maxbytespertrigger=5"], "maxBytesPerTrigger is not for archives"),
         (TABLE, "the catalog default cannot be used (URI missing"),
-        (
-            [*TABLE, "--catalog-property", "type=none"],
-            "('none' is not a valid CatalogType): give its properties",
-        ),
-        (
-            [
-                *TABLE,
-                *("--catalog-property", "type=sql", "--catalog-property", "uri=sqlite:////proc/no/a.db"),
-            ],
-            "unable to open database file): give its properties",
-        ),
+        ([*TABLE, "--catalog-property", "type=none"],
+         "('none' is not a valid CatalogType): give its properties"),
+        ([*TABLE, *("--catalog-property", "type=sql", "--catalog-property", "uri=sqlite:////proc/no/a.db")],
+         "unable to open database file): give its properties"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_become_an_archive_is_told_in_one_line(
     jobs: Jobs, streams: Streams, arguments: list[str], what: str
 ) -> None:
