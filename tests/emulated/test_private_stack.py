@@ -43,6 +43,7 @@ def emulator() -> Iterator[Emulator]:
 def stack(emulator: Emulator) -> Stack:
     """The stack draws the secret for tokens itself."""
     given = {"AuthSecretName": "/private/auth-secret", "Edge": "false", "WriterConcurrency": "2"}
+    given |= {"AccessLogs": "true"}
     return deploy(emulator, "private", given)
 
 

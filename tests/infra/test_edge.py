@@ -498,11 +498,37 @@ def test_a_name_of_ones_own_comes_with_its_certificate() -> None:
     assert not re.fullmatch(pattern, "streams.example.org")
 
 
-def test_nothing_in_front_logs_addresses() -> None:
-    """Tokens may be in them (`access_token`)."""
-    assert "AccessLogSettings" not in RESOURCES["Api"]["Properties"]
-    assert "Logging" not in DISTRIBUTION
+LOGGED = {
+    "$context.identity.sourceIp": "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff",
+    "$context.requestTime": "15/Jan/2030:12:00:00 +0000",
+    "$context.path": "/v1/stream/agents/0b1c2d3e-0b1c-0b1c-0b1c-0b1c2d3e4f50",
+    "$context.requestId": "JKJaXmPLvHcESHA=",
+}
+
+
+def test_access_logs_have_the_address_of_each_request_and_no_query() -> None:
+    """Tokens may be in queries (`access_token`) and headers. A stack logs nothing unless it is asked to. A
+    line is JSON, and the page has the price, at $0.50 for a gigabyte."""
+    api = RESOURCES["Api"]["Properties"]["AccessLogSettings"]["If"]
+    socket = RESOURCES["SocketStage"]["Properties"]["AccessLogSettings"]["If"]
+    assert [api[0], socket[0], DEFAULTS["AccessLogs"]] == ["LogsAccess", "LogsAccess", "false"]
+    lines = [each[1]["Format"] for each in (api, socket)]
+    for line in lines:
+        assert "$context.identity.sourceIp" in json.loads(line).values()
+        assert set(json.loads(line).values()) <= {*LOGGED, *(f"$context.{name}" for name in HARMLESS)}
+    fields = RESOURCES["EdgeLogDelivery"]["Properties"]["RecordFields"]
+    assert {"c-ip", "sc-status", "cs-uri-stem"} <= set(fields)
+    assert {"cs-uri-query", "cs(Referer)", "cs(Cookie)"}.isdisjoint(fields)
+    assert {"Logging", "Cookies"}.isdisjoint(DISTRIBUTION)
     assert "RealtimeLogConfigArn" not in DISTRIBUTION["DefaultCacheBehavior"]
+    full = re.sub(r"\$context[.\w]+", lambda found: LOGGED.get(found[0], "GET"), lines[0])
+    edge = json.dumps(dict.fromkeys(fields, "x" * 16))
+    price = 0.5 * (len(full) + len(edge)) / 1000
+    assert f"${price:.2f} a million requests" in (ROOT / "docs" / "operations" / "watch.md").read_text()
+
+
+#: Fields of an access log in which no client can put a token.
+HARMLESS = ("httpMethod", "status", "responseLatency", "eventType", "routeKey", "connectionId")
 
 
 def test_two_stacks_of_one_account_keep_apart() -> None:
