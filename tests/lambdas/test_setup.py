@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from functions.setup import app
 from tests.http_server import Handler, serving
-from tests.infra.test_template import FUNCTIONS, TEMPLATE
+from tests.infra.test_template import FUNCTIONS, ROOT, TEMPLATE
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
 
 RESOURCES = TEMPLATE["Resources"]
@@ -179,6 +180,13 @@ def test_a_stack_with_a_secret_is_given_no_other_one(aws: FakeAws, cloudformatio
     was_open = update | {"OldResourceProperties": PROPERTIES | {"AuthSecretName": ""}}
     assert cloudformation.answer_to(was_open)["Status"] == "SUCCESS"
     assert [*aws.secrets] == [SECRET]
+
+
+def test_the_layer_describes_each_service_that_setup_calls() -> None:
+    """The layer has no other of botocore's four hundred descriptions: the call would fail on AWS alone."""
+    called = re.findall(r'client\("(\w+)"\)', Path(app.__file__).read_text())
+    [described] = re.findall(r"^SERVICES := (.*)$", (ROOT / "shared" / "Makefile").read_text(), re.MULTILINE)
+    assert set(called) - set(described.split()) == set()
 
 
 def test_a_proxy_names_keys_of_its_own_stack_alone(aws: FakeAws, cloudformation: CloudFormation) -> None:
