@@ -1,6 +1,6 @@
-"""The `proxy` function: requests of the durable proxy, and calls of upstreams, for which it invokes itself.
+"""The functions of the durable proxy: `proxy` handles requests, and `pipe` calls upstreams.
 
-A call of an upstream is an asynchronous invocation, which outlives the request. The payload has the
+A call of an upstream is an asynchronous invocation of `pipe`, which outlives the request. The payload has the
 upstream's key, and Lambda keeps the payload until the invocation begins. A body that does not fit into the
 payload is in S3 meanwhile. If the invocation crashes, the next reader treats the call as lost when its lease
 has ended.
@@ -51,10 +51,10 @@ _settings: Final = Settings.from_environment(os.environ)
 _settings.authorization.check_not_open()
 _entries: Final = parse_allowed(_settings.proxy_allow)
 _stores: Final = connect(_settings)
-_name: Final = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
+_pipe: Final = os.environ.get("PIPE_FUNCTION") or os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
 
 
-async def invoke_itself(request: UpstreamRequest) -> None:
+async def invoke_pipe(request: UpstreamRequest) -> None:
     """Begin the call, without a retry, because the upstream's responses cost money. Raises
     RateLimitExceeded."""
     members = ("call_id", "url", "method", "headers", "incarnation")
@@ -65,14 +65,14 @@ async def invoke_itself(request: UpstreamRequest) -> None:
         payload["body"] = base64.b64encode(request.body.content).decode()
     client = make_client("lambda", retries={"total_max_attempts": 1})
     try:
-        client.invoke(FunctionName=_name, InvocationType="Event", Payload=orjson.dumps({"order": payload}))
+        client.invoke(FunctionName=_pipe, InvocationType="Event", Payload=orjson.dumps({"order": payload}))
     except (BotoCoreError, ClientError) as failure:
         if "body" not in payload:
             _stores.blobs.delete(_FOLDER + request.call_id)
         raise RateLimitExceeded(1, "Lambda accepts no more concurrent calls of upstreams") from failure
 
 
-_backend = replace(lambda_backend(_stores, _settings), start=invoke_itself)
+_backend = replace(lambda_backend(_stores, _settings), start=invoke_pipe)
 _app = create_data_path(_backend, partial(_stores.check_format, PLAIN_EPOCH))
 _respond = reporting("proxy", _settings, adapted(_app))
 
@@ -85,7 +85,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 async def call(payload: Mapping[str, Any]) -> None:
-    """Carry out the call of `invoke_itself`. Lambda may deliver it twice."""
+    """Carry out the call of `invoke_pipe`. Lambda may deliver it twice."""
     calls = Calls(Process(_stores, _run, SingleFlight(_run).share, _backend.wake), _append)
     request = UpstreamRequest(**{**payload, "body": RequestBody(base64.b64decode(payload.get("body", "")))})
     if not await calls.take(request):

@@ -177,10 +177,10 @@ def share_cache_policy(cloudfront: Any, *, is_private: bool) -> str:
 def reserved_by(properties: Mapping[str, str]) -> tuple[int, int]:
     """The concurrent executions that functions reserve: those of readers (`read`, `live`, `socket`), and
     those of others."""
-    functions = 3 if properties.get("Sockets") == "true" else 2
-    return functions * int(properties.get("ReaderConcurrency", "0")), int(
-        properties.get("WriterConcurrency", "0")
+    readers, writers, proxy = (
+        int(properties.get(f"{name}Concurrency", "0")) for name in ("Reader", "Writer", "Proxy")
     )
+    return (3 if properties.get("Sockets") == "true" else 2) * readers, writers + 2 * proxy
 
 
 def readers_of(limits: Mapping[str, int], reserved: tuple[int, int], before: tuple[int, int]) -> str:
@@ -190,9 +190,9 @@ def readers_of(limits: Mapping[str, int], reserved: tuple[int, int], before: tup
     readers, others = reserved
     if (now := sum(reserved)) > max(room, 0):
         raise Refused(
-            f"ReaderConcurrency and WriterConcurrency would reserve {now} concurrent executions, and this "
-            f"account can reserve {max(room, 0)} (100 stay for functions without a reservation). "
-            f"Lower it, or ask for more: {_ASK_FOR_MORE}"
+            f"ReaderConcurrency, WriterConcurrency and ProxyConcurrency would reserve {now} concurrent "
+            f"executions, and this account can reserve {max(room, 0)} (100 stay for functions without a "
+            f"reservation). Lower them, or ask for more: {_ASK_FOR_MORE}"
         )
     if readers:
         return f"At most {readers} of the account's {limit} concurrent executions are taken by readers."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -54,12 +55,12 @@ def of_kind(kind: str, *parameters: str) -> dict[str, dict[str, Any]]:
 
 def test_the_function_of_the_custom_resources_may_check_and_draw_and_nothing_else() -> None:
     role = expanded()["Resources"]["OriginSecretRole"]["Properties"]
-    [arn] = role["ManagedPolicyArns"]
-    assert arn["Fn::Sub"].endswith(f"/{LOGS}")
+    assert "ManagedPolicyArns" not in role
     [policy] = role["Policies"]
     statements = policy["PolicyDocument"]["Statement"]
     *checks, drawing = [each.get("Fn::If", [None, each])[1] for each in statements]
-    assert [each["Sid"] for each in checks] == ["FindTable", "Format", "Ceiling", "Room", "CacheKey"]
+    names = [each["Sid"] for each in checks]
+    assert names == ["OwnLog", "FindTable", "Format", "Ceiling", "Room", "CacheKey"]
     assert drawing["Action"] == ["ssm:GetParameter", "ssm:PutParameter"]
     assert drawing["Resource"]["Fn::Sub"][0].endswith(":parameter${Name}")
 
@@ -70,6 +71,23 @@ def policies_of(*parameters: str) -> dict[str, set[str]]:
         name.removesuffix("Role"): {arn.rpartition("/")[2] for arn in role["ManagedPolicyArns"]}
         for name, role in roles.items()
     }
+
+
+def test_awss_own_policies_reach_the_stacks_logs_and_queues_alone() -> None:
+    """A role may do what both its policies and its boundary allow."""
+    resources = expanded()["Resources"]
+    for name, role in of_kind("AWS::IAM::Role").items():
+        is_writer = name.startswith("Writ")
+        boundary = "WritersBoundary" if is_writer else "Boundary"
+        assert role["PermissionsBoundary"] == {"Ref": boundary}
+        within, queues, logs = resources[boundary]["Properties"]["PolicyDocument"]["Statement"]
+        assert not re.search("logs:|sqs:(?!ListQueues)", json.dumps(within))
+        assert "*" not in [*queues["Resource"], *logs["Resource"]]
+        function = resources[name.removesuffix("Role")]["Properties"]
+        own = {"Fn::GetAtt": [function["LoggingConfig"]["LogGroup"]["Ref"], "Arn"]}
+        found = json.dumps(logs["Resource"])
+        assert json.dumps(own) in found
+        assert ("WriteLogs" in found) == is_writer
 
 
 def test_of_awss_own_policies_a_function_has_what_it_cannot_do_without() -> None:

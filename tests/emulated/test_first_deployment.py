@@ -34,7 +34,7 @@ OTHER_QUESTIONS = 8
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
     with temporary_directory() as directory:
-        emulator = Emulator(directory, [STACK, "staging"], enforce_iam=True)
+        emulator = Emulator(directory, [STACK, "staging", "refused"], enforce_iam=True)
         with running(emulator.server):
             yield emulator
 
@@ -153,7 +153,13 @@ def test_a_refused_stack_is_deleted_and_deployed_again(emulator: Emulator, clone
 def test_a_creation_that_fails_later_leaves_its_table_and_is_deleted(emulator: Emulator, clone: Path) -> None:
     """As docs/operations/deploy.md says of ROLLBACK_FAILED: nothing deletes a table that is protected."""
     template = clone / ".aws-sam" / "build" / "failing.yaml"
-    failing = {"Type": "AWS::Nothing::Known", "DependsOn": "Table"}
+    service = {"Fn::GetAtt": ["OriginSecretFunction", "Arn"]}
+    asked = {"ServiceToken": service, "AuthSecretName": "", "TableUnitsPerSecond": "0"}
+    failing = {
+        "Type": "Custom::Setup",
+        "DependsOn": "Table",
+        "Properties": asked | {"ReaderConcurrency": "99999"},
+    }
     text = (template.parent / "template.yaml").read_text()
     template.write_text(text.replace("\nResources:\n", f"\nResources:\n  Failing: {json.dumps(failing)}\n"))
     given = {"AllowAnonymous": "true", "Edge": "false"}

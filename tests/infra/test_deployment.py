@@ -79,7 +79,7 @@ def test_the_secret_of_a_stack_has_its_name_and_an_earlier_one_keeps_what_it_has
     assert holds(TEMPLATE["Conditions"]["HasAuthSecret"], parameters) == bool(name)
     assert "AuthSecretName" not in (ROOT / "samconfig.toml").read_text()
     keys = resolve(RESOURCES["Setup"]["Properties"]["ProxyKeys"], parameters)
-    [reads] = [each for each in statements_of(FUNCTIONS["ProxyFunction"]) if each["Sid"] == "UpstreamKeys"]
+    [reads] = [each for each in statements_of(FUNCTIONS["PipeFunction"]) if each["Sid"] == "UpstreamKeys"]
     assert reads["Resource"]["Sub"].replace("${AWS::StackName}", "tides").endswith(f":parameter{keys}*")
     assert "parameter/tidemark/*" not in (ROOT / "template.yaml").read_text()
 

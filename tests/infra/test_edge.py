@@ -379,8 +379,10 @@ def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, required: 
     parameters = DEFAULTS | given
     assert holds(CONDITIONS["IsEdgeOnly"], parameters) == required
     assert holds(CONDITIONS["MakesEdgeWord"], parameters) == made
+    for name in ("WriteFunction", "WriterFunction", "ReadFunction", "LiveFunction", "ProxyFunction"):
+        secret = FUNCTIONS[name]["Environment"]["Variables"]["EDGE_SECRET"]
+        assert secret == {"If": ["MakesEdgeWord", MADE_WORD, ""]}
     variables = FUNCTION_GLOBALS["Environment"]["Variables"]
-    assert variables["EDGE_SECRET"] == {"If": ["MakesEdgeWord", MADE_WORD, ""]}
     assert variables["EDGE_SECRET_NAME"] == {"Ref": "EdgeSecretName"}
     assert variables["EDGE_ONLY"] == {"If": ["IsEdgeOnly", "true", "false"]}
 

@@ -107,11 +107,17 @@ class Recorded(dict[str, str]):
 
 
 def test_the_functions_get_exactly_the_variables_that_settings_read() -> None:
-    """A variable misspelt on either side would silently mean its default."""
+    """A variable misspelt on either side would silently mean its default. Only functions that check the
+    origin secret have it."""
     environment = Recorded()
     Settings.from_environment(environment)
     # The distribution is made after the functions behind it: only one that is not behind it knows its name.
-    own = {"SubscriptionsFunction": {"PUBLIC_URL"}, "ProxyFunction": {"PROXY_ALLOW"}}
+    own = {
+        **{f"{name}Function": {"EDGE_SECRET"} for name in ("Write", "Writer", "Read", "Live")},
+        "PipeFunction": {"PROXY_ALLOW"},
+        "ProxyFunction": {"EDGE_SECRET", "PROXY_ALLOW", "PIPE_FUNCTION"},
+        "SubscriptionsFunction": {"PUBLIC_URL"},
+    }
     assert set(FUNCTION_GLOBALS["Environment"]["Variables"]) == environment.asked - LOCAL_ONLY - set().union(
         *own.values()
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 
 from tests.conformance.servers import running, tidemark_server
+from tests.infra.test_edge import CONDITIONS, DEFAULTS, holds
 from tests.infra.test_template import FUNCTIONS, TEMPLATE
 from tests.proxy.conftest import Upstream, never_ends, says
 from tests.waiting import until
@@ -45,6 +46,17 @@ def test_a_call_outlives_the_request_that_began_it(upstream: Upstream, tmp_path:
 
 
 def test_a_call_is_never_tried_again() -> None:
-    settings = TEMPLATE["Resources"]["ProxyInvocations"]["Properties"]
-    assert (settings["MaximumRetryAttempts"], settings["Qualifier"]) == (0, "$LATEST")
-    assert FUNCTIONS["ProxyFunction"]["Timeout"] > 840, "that of LIMITS in functions/proxy/app.py"
+    pipe = FUNCTIONS["PipeFunction"]
+    assert pipe["EventInvokeConfig"] == {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
+    assert pipe["Timeout"] > 840, "that of LIMITS in functions/proxy/app.py"
+
+
+def test_questions_that_wait_leave_room_for_the_calls_that_they_wait_for() -> None:
+    """Each function has a reservation, which is a limit too: neither takes an environment from writers."""
+    proxy, pipe = FUNCTIONS["ProxyFunction"], FUNCTIONS["PipeFunction"]
+    reserved = {"If": ["ReservesProxy", {"Ref": "ProxyConcurrency"}, {"Ref": "AWS::NoValue"}]}
+    assert proxy["ReservedConcurrentExecutions"] == pipe["ReservedConcurrentExecutions"] == reserved
+    assert proxy["Environment"]["Variables"]["PIPE_FUNCTION"] == {"Ref": "PipeFunction"}
+    assert TEMPLATE["Resources"]["Setup"]["Properties"]["ProxyConcurrency"]["If"][0] == "ReservesProxy"
+    assert holds(CONDITIONS["ReservesProxy"], DEFAULTS | {"ProxyAllow": "https://a.example/*"})
+    assert not holds(CONDITIONS["ReservesProxy"], DEFAULTS), "without upstreams nothing waits"

@@ -1,12 +1,12 @@
 """AWS refuses or keeps more than the emulator's CloudFormation does: reservations of functions, protected
-tables, ceilings of tables, and stacks whose creation was rolled back."""
+tables, ceilings of tables, boundaries of roles, and stacks whose creation was rolled back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ministack.services import dynamodb, lambda_svc
+from ministack.services import dynamodb, iam, lambda_svc
 from ministack.services.cloudformation import _stacks, handlers, provisioners
 from ministack.services.cloudformation.helpers import _error, _p
 
@@ -18,6 +18,7 @@ Made = tuple[str, dict[str, Any]]
 def install() -> None:
     after("AWS::Lambda::Function", reserve)
     after("AWS::DynamoDB::Table", set_ceiling)
+    after("AWS::IAM::Role", set_boundary)
     tables = provisioners._RESOURCE_HANDLERS["AWS::DynamoDB::Table"]
     tables["delete"] = unless_protected(tables["delete"])
     for action in ("CreateStack", "CreateChangeSet"):
@@ -64,6 +65,10 @@ def set_ceiling(name: str, properties: Any) -> None:
     if any(int(units) < 1 for units in ceiling.values()):
         raise ValueError(f"Properties validation failed: #/OnDemandThroughput: {ceiling} is less than 1")
     dynamodb._update_table({"TableName": name, "OnDemandThroughput": ceiling})
+
+
+def set_boundary(name: str, properties: Any) -> None:
+    iam._roles[name]["PermissionsBoundary"] = properties.get("PermissionsBoundary")
 
 
 def unless_protected(delete: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
