@@ -88,9 +88,7 @@ def test_the_wheel_is_the_package_with_the_consoles_files_and_without_tests(whee
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_via_lambda_needs_a_clone_and_is_refused_in_one_line(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_via_lambda_needs_a_clone_and_is_refused(environment: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tidemark.cli", "serve", "--port", "0"]
     given = environment | {"VIA": "lambda"}
     ran = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)

@@ -59,9 +59,7 @@ def test_credentials_in_the_environment_are_those_that_botocore_finds(
     check_as_botocore()
 
 
-def test_credentials_and_region_of_a_profile_are_found_by_botocore(
-    environment: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_profiles_credentials_and_region_are_found(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_profile(tmp_path)
     for name in ENVIRONMENT:
         environment.delenv(name)

@@ -39,7 +39,7 @@ def test_a_slow_reply_is_not_taken_for_a_wrong_clock(there: float, back: float) 
 
 
 @pytest.mark.parametrize("ahead", [600.0, -600.0])
-def test_a_clock_that_is_off_is_set_right_to_a_second_and_believed_again_once_it_is_right(
+def test_a_clock_that_is_off_is_set_right_to_a_second_and_believed_once_it_is_right(
     ahead: float,
 ) -> None:
     world = World(ahead)

@@ -22,8 +22,6 @@ def test_the_name_of_several_objects_says_which_and_how_large(named: list[tuple[
 
 
 @given(st.none() | st.integers(0, 2**32 - 1), st.integers(0, 2**53), st.lists(st.binary(), min_size=1))
-def test_the_checksum_of_bytes_is_that_of_their_parts(
-    before: int | None, start: int, bodies: list[bytes]
-) -> None:
+def test_bytes_have_the_checksum_of_their_parts(before: int | None, start: int, bodies: list[bytes]) -> None:
     of_bodies = Checksums.of_bodies(before, start, [(crc32(body), len(body)) for body in bodies])
     assert of_bodies == Checksums.of(before, start, b"".join(bodies))

@@ -65,9 +65,7 @@ def append(**options: Any) -> Any:
         (protocol().close("x"), ("POST", {"Content-Type": "text/plain", "Stream-Closed": "true"}, b"x")),
     ],
 )
-def test_a_write_sends_the_headers_of_its_options(
-    steps: Any, request_sent: tuple[str, dict[str, str], bytes]
-) -> None:
+def test_options_of_a_write_are_headers(steps: Any, request_sent: tuple[str, dict[str, str], bytes]) -> None:
     [sent], value = play(steps, Reply(204, AT_42 | {"etag": '"f"'}))
     assert (sent.method, sent.headers, sent.body) == request_sent
     assert (value.offset, value.etag) == ("42", '"f"')
@@ -107,9 +105,7 @@ def test_a_creation_sends_its_configuration_and_a_fork_the_path_of_its_source() 
         (b"\x00", "application/octet-stream", b"\x00"),
     ],
 )
-def test_a_value_of_a_json_stream_is_one_message_and_so_are_its_bytes(
-    data: Any, content_type: str, body: bytes
-) -> None:
+def test_values_and_bytes_of_a_json_stream_are_one_message(data: Any, content_type: str, body: bytes) -> None:
     assert protocol(content_type).encode_body(data) == body
     with pytest.raises(TypeError, match="a dict cannot be appended to a stream of 'text/plain'"):
         protocol().encode_body({})
@@ -204,7 +200,7 @@ def test_history_asks_for_the_messages_before_an_offset_and_says_where_they_begi
         play(protocol().history(), Reply(200, AT_42))
 
 
-def test_waiting_for_a_server_is_told_at_once_and_its_end_says_what_was_tried(
+def test_a_wait_for_a_server_is_logged_and_its_end_names_the_tries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(errors.Unreachable) as failed:
@@ -274,9 +270,7 @@ def test_each_refusal_has_its_exception_and_says_what_the_server_said(
         ({}, None),
     ],
 )
-def test_retry_after_is_seconds_or_a_date_by_the_servers_clock(
-    headers: dict[str, str], seconds: float | None
-) -> None:
+def test_retry_after_is_seconds_or_the_servers_date(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(Reply(429, headers)) == seconds
 
 
@@ -443,9 +437,7 @@ def of(incarnation: str, reply: Reply) -> Reply:
         ("now", [of(OLD, Reply(200, AT_42)), of(NEW, STREAM)]),
     ],
 )  # fmt: skip
-def test_a_stream_with_another_incarnation_is_not_gone_on_with(
-    gone: Any, offset: str, answers: list[Any]
-) -> None:
+def test_another_incarnation_is_not_gone_on_with(gone: Any, offset: str, answers: list[Any]) -> None:
     with pytest.raises(errors.StreamReplaced, match=r"created again.*begin again from offset -1"):
         play(protocol().follow(offset, gone=gone, incarnation=OLD), *answers)
 
@@ -539,9 +531,7 @@ def test_base64_is_decoded_however_its_lines_are_broken() -> None:
         ([LOST, LOST, NOT_SENT], errors.Unreachable),
     ],
 )
-def test_following_ends_with_what_waiting_would_not_mend(
-    answers: list[Any], expected: type[Exception]
-) -> None:
+def test_following_ends_where_waiting_does_not_help(answers: list[Any], expected: type[Exception]) -> None:
     with pytest.raises(expected):
         play(follow(), *answers)
     if expected is errors.Unreachable:

@@ -139,9 +139,7 @@ async def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
 
 @both
 @on_a_loop
-async def test_a_producer_writes_each_message_once_through_a_network_that_loses(
-    tidemark_url: str, kind: Any
-) -> None:
+async def test_a_producer_writes_once_through_a_network_that_loses(tidemark_url: str, kind: Any) -> None:
     url, written = f"{tidemark_url}/v1/stream/lossy", list(range(200))
     with Stream.create(url, content_type="application/json").producer("earlier", closes=False) as earlier:
         earlier.append(-1)
@@ -224,9 +222,7 @@ async def test_no_large_body_is_left_to_the_garbage_collector(
 
 @both
 @on_a_loop
-async def test_the_end_of_a_with_closes_the_stream_and_an_exception_leaves_it_open(
-    tidemark_url: str, kind: Any
-) -> None:
+async def test_a_with_closes_the_stream_and_an_exception_leaves_it_open(tidemark_url: str, kind: Any) -> None:
     url = f"{tidemark_url}/v1/stream/with"
 
     async def write(text: str, error: Exception | None) -> None:
@@ -466,9 +462,7 @@ async def entered(block: Any) -> AsyncIterator[Any]:
             yield value
 
 
-def test_the_threads_of_a_producer_that_nobody_has_any_more_end(
-    tidemark_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_a_producer_that_is_gone_end(tidemark_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "_IDLE_SECONDS", 0.05)
     stream = Stream.create(f"{tidemark_url}/v1/stream/dropped", content_type="text/plain")
 

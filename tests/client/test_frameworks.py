@@ -40,9 +40,7 @@ def text_of(stream: str) -> str:
 
 
 @on_a_loop
-async def test_fastapi_writes_an_answer_behind_its_response(
-    tidemark_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fastapi_writes_behind_its_response(tidemark_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("fastapi_app", f"{tidemark_url}/v1/stream/answers", monkeypatch)
     transport = httpx.ASGITransport(module.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
@@ -52,9 +50,7 @@ async def test_fastapi_writes_an_answer_behind_its_response(
 
 
 @on_a_loop
-async def test_fastapi_stops_an_answer_when_the_page_asks(
-    tidemark_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fastapi_stops_an_answer_if_asked(tidemark_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("fastapi_app", f"{tidemark_url}/v1/stream/answers", monkeypatch)
 
     async def llm(_question: str) -> AsyncIterator[str]:

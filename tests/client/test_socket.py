@@ -167,9 +167,7 @@ def test_who_waits_by_the_socket_asks_only_for_data_that_fit_no_frame(
     until(lambda: socket_threads() <= others)
 
 
-def test_a_hundred_streams_share_one_connection_and_are_read_once(
-    tidemark_url: str, asked: list[str]
-) -> None:
+def test_a_hundred_streams_share_a_connection_and_are_read_once(tidemark_url: str, asked: list[str]) -> None:
     async def live() -> None:
         names = [f"s{number}" for number in range(100)]
         streams = [
@@ -389,9 +387,7 @@ def test_a_reader_that_stops_in_the_middle_leaves_no_thread(tidemark_url: str, a
 
 
 @both
-def test_an_event_loop_that_ended_is_not_kept(
-    tidemark_url: str, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ended_loop_is_not_kept(tidemark_url: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loops, serve = list[weakref.ref[Any]](), socket.ClientSocket._serve
 
     async def noting(self: Any, connection: Any) -> None:
@@ -427,7 +423,7 @@ def test_whoever_waits_is_told_although_the_program_cancels_what_it_does_not_kno
     asyncio.run(live())
 
 
-def test_after_a_thread_that_could_not_start_the_next_follower_tries_again(
+def test_after_a_thread_did_not_start_the_next_follower_tries_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(**_: Any) -> None:
@@ -443,9 +439,7 @@ def test_after_a_thread_that_could_not_start_the_next_follower_tries_again(
     thread.leave()
 
 
-def test_a_client_that_fails_keeps_no_other_follower_from_the_socket(
-    tidemark_url: str, asked: list[str]
-) -> None:
+def test_a_client_that_fails_keeps_no_other_from_the_socket(tidemark_url: str, asked: list[str]) -> None:
     async def fail(_: str) -> httpx.Response:
         raise RuntimeError("the client has been closed")
 
@@ -537,9 +531,7 @@ else:
 """
 
 
-def test_a_follower_does_not_wait_in_a_forked_process_where_nobody_wakes_it(
-    tidemark_url: str, asked: list[str]
-) -> None:
+def test_a_follower_does_not_wait_in_a_forked_process(tidemark_url: str, asked: list[str]) -> None:
     writer = Stream.create(f"{tidemark_url}/v1/stream/forked", content_type="text/plain")
     command = [sys.executable, "-c", FORKS, writer.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -252,7 +252,7 @@ def test_an_answer_that_does_not_come_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("message", ["Internal server error", "Endpoint request timed out"])
-def test_after_an_error_of_api_gateway_what_is_not_answered_is_asked_for_again_ever_later(
+def test_after_an_error_of_api_gateway_what_is_not_answered_is_asked_again_ever_later(
     message: str,
 ) -> None:
     """At last its reader waits otherwise. An answer that comes in the pause counts."""
@@ -352,9 +352,7 @@ def test_who_leaves_ends_the_watch_that_was_asked_for() -> None:
     assert client.frames() == [Frame(unwatch=(A,))]
 
 
-def test_after_a_lost_connection_all_watches_are_repeated_and_after_some_tries_readers_wait_otherwise() -> (
-    None
-):
+def test_after_a_lost_connection_watches_are_repeated_and_at_last_readers_wait_otherwise() -> None:
     client = connected()
     readers = [client.waiting(name, "42") for name in (A, B)]
     client.frames()

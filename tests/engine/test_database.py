@@ -218,9 +218,7 @@ def _fail(db: sqlite3.Connection) -> None:
 @pytest.mark.parametrize(
     "call", [_write_and_hide, _see_and_hide, _hide_and_write, _refuse_for_what_is_lost, _fail_halfway]
 )
-def test_a_call_that_hides_a_failure_is_refused_with_its_turn(
-    scene: Scene, call: Callable[[Scene], None]
-) -> None:
+def test_a_call_that_hides_a_failure_fails_with_its_turn(scene: Scene, call: Callable[[Scene], None]) -> None:
     """What it has written or seen is gone, so it may not be answered, nor write in the next turn."""
     done: list[bool] = []
 

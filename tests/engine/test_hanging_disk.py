@@ -120,9 +120,7 @@ def test_a_disk_that_hangs_stops_neither_the_loop_nor_refusals(
     ]
 
 
-def test_another_process_that_writes_holds_up_writes_alone(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_writes_holds_up_writes_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait for it, for a while; what reads does not, and the connection is not used meanwhile."""
     monkeypatch.setattr(database, "_LAST_PAUSE_SECONDS", 60)
 

@@ -101,9 +101,7 @@ def places(data: bytes, kind: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("kind", "flips"), [("key", 40), ("any", 60)])
-def test_a_row_is_found_as_it_was_written_or_not_at_all(
-    stored: bytes, tmp_path: Path, kind: str, flips: int
-) -> None:
+def test_a_row_is_found_whole_or_not_at_all(stored: bytes, tmp_path: Path, kind: str, flips: int) -> None:
     chance, path, where, refused = random.Random(kind), tmp_path / "tidemark.db", places(stored, kind), 0
     path.write_bytes(stored)
     expected = answers(path)

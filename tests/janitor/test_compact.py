@@ -440,9 +440,7 @@ def test_a_map_of_keys_that_is_full_ends_a_pass_and_another_follows(monkeypatch:
 
 
 @pytest.mark.parametrize("looks", [12, 20, 33])
-def test_a_pass_that_runs_out_of_time_goes_on_where_it_was(
-    looks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_without_time_goes_on_where_it_was(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round has time for so many looks at the clock, and more is written in between."""
     rows = of_rows("".join(map(chr, range(ord("a"), ord("z") + 1))) * 12)
     monkeypatch.setattr(compact, "MOST_BYTES", 1500)

@@ -175,9 +175,7 @@ def test_a_sweep_while_a_bucket_is_counted_does_not_change_the_count(world: Worl
 
 @pytest.mark.parametrize("body", [b"", b"x"])
 @pytest.mark.parametrize("first", ["creation", "deletion"])
-def test_of_a_creation_and_the_deletion_of_its_bucket_exactly_one_succeeds(
-    world: World, first: str, body: bytes
-) -> None:
+def test_of_a_creation_and_its_buckets_deletion_one_succeeds(world: World, first: str, body: bytes) -> None:
     """Both have found the bucket, and empty; then one commits, and the other behind it."""
     creator, deleter = world.process(), world.process()
     bucket = new_bucket(deleter)

@@ -48,7 +48,7 @@ def test_a_body_within_a_billed_kilobyte_is_not_deflated(size: int) -> None:
     assert encode_data(b"x" * size) == {"b": binary(b"x" * size)}
 
 
-def test_only_the_beginning_of_a_long_incompressible_body_is_deflated(
+def test_only_the_beginning_of_an_incompressible_body_is_deflated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An image or a video costs its writer a test of its beginning, not of all its bytes."""
@@ -58,9 +58,7 @@ def test_only_the_beginning_of_a_long_incompressible_body_is_deflated(
     assert [len(call.args[0]) for call in compress.mock_calls] == [2048]
 
 
-def test_a_page_counts_inflated_bytes_and_inflates_no_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_inflates_no_more_than_it_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One query's megabyte could hold hundreds of deflated megabytes; a function has 512."""
     process, key, counted = world.process(), a_key(), Mock(wraps=inflate)
     process.create(key)

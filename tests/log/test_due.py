@@ -62,9 +62,7 @@ JUDGES: dict[str, Callable[[Process], object]] = {
 
 
 @pytest.mark.parametrize("name", JUDGES)
-def test_a_process_whose_clock_is_ahead_ends_no_stream_with_its_first_request(
-    world: World, name: str
-) -> None:
+def test_a_process_whose_clock_is_ahead_ends_no_stream_by_its_first_request(world: World, name: str) -> None:
     """The reply of storage sets its clock right (`aws/clock.py`), and the stream is judged after it."""
     right = world.process()
     create_bucket(right.stores, "bucket")

@@ -109,7 +109,7 @@ def deflated(content: bytes, level: int = 6) -> bytes:
 
 
 @given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200))
-def test_every_byte_length_append_and_time_comes_back(
+def test_bytes_lengths_appends_and_times_come_back(
     start: int, given: list[Written], block_bytes: int
 ) -> None:
     blocks = blocks_of(*write(start, given, block_bytes))
@@ -210,9 +210,7 @@ def test_blocks_of_the_largest_batches_of_the_table_are_at_least_half_full() -> 
 
 
 @given(st.lists(batches(), min_size=1, max_size=12), st.data())
-def test_a_block_with_any_byte_changed_or_missing_is_refused(
-    given: list[Written], data: st.DataObject
-) -> None:
+def test_a_block_with_a_byte_changed_or_missing_is_refused(given: list[Written], data: st.DataObject) -> None:
     pack, encoded = write(0, given, 100)
     entry = data.draw(st.sampled_from(pack_format.decode_index(encoded).blocks))
     stored = stored_of(pack, entry)

@@ -281,7 +281,7 @@ def test_a_length_under_128_takes_one_byte(length: int, size: int) -> None:
 
 
 @given(batches() | tombstones())
-def test_batches_sort_by_their_start_and_a_tombstone_behind_its_closing_batch(
+def test_batches_sort_by_start_and_a_tombstone_behind_its_closing_batch(
     entry: Batch | Tombstone,
 ) -> None:
     """A closing batch has no bytes, so its tombstone sorts between it and a batch one byte on."""
@@ -293,9 +293,7 @@ def test_batches_sort_by_their_start_and_a_tombstone_behind_its_closing_batch(
 
 
 @given(st.one_of(times, st.integers(min_value=-(10**14), max_value=10**20)), times, ids)
-def test_the_janitors_query_finds_exactly_the_entries_that_are_due(
-    due_ms: int, now_ms: int, incarnation: str
-) -> None:
+def test_the_janitors_query_finds_the_due_entries(due_ms: int, now_ms: int, incarnation: str) -> None:
     """Its query is for sort keys from "0" on: a time before 1970 must not sort below that, and one far in the
     future, with more digits, not in between."""
     due = Due(DueKind.EXPIRE, StreamKey("v1", "x"), incarnation, due_ms)

@@ -37,7 +37,7 @@ def test_a_read_with_data_or_at_a_final_end_may_be_kept(
 
 
 @pytest.mark.parametrize("cache_control", [None, caching.NO_STORE, caching.SHARED, caching.EVENT_STREAM])
-def test_no_shared_cache_keeps_a_private_response_and_none_one_with_a_token_in_its_url(
+def test_no_cache_shares_a_private_response_or_keeps_one_with_a_token(
     cache_control: str | None,
 ) -> None:
     decided = caching.decide_private(cache_control, token_in_query=False)
@@ -180,9 +180,7 @@ def test_intervals_of_twenty_seconds_count_from_the_protocols_epoch() -> None:
 @pytest.mark.parametrize(
     ("client", "expected"), [(None, 1000), (0, 1000), (999, 1000), (1000, 1001), (1001, 1002), (5000, 5001)]
 )
-def test_the_cursor_is_the_interval_now_or_one_more_than_the_clients(
-    client: int | None, expected: int
-) -> None:
+def test_the_cursor_is_the_interval_or_one_more_than_the_clients(client: int | None, expected: int) -> None:
     own = None if client is None else client << caching.MARK_BITS | caching.mark_of(STREAM)
     decided = caching.decide_cursor(own, at_interval(1000, plus_ms=12_345), STREAM)
     assert decided == expected << caching.MARK_BITS | caching.mark_of(STREAM)

@@ -48,9 +48,7 @@ NO_POINTERS = ["", "id", "id/", "#/id", "/~", "/a~2", "/a b", "/a,b", "/id, /id"
         *(((MODE, None, None, key), "Stream-Compact-Key must be a JSON pointer") for key in NO_POINTERS),
     ],
 )
-def test_any_other_value_is_refused_with_what_would_be_right(
-    values: tuple[str | None, ...], says: str
-) -> None:
+def test_any_other_value_is_refused_with_what_is_right(values: tuple[str | None, ...], says: str) -> None:
     with pytest.raises(Malformed) as refused:
         parse_compaction(*values)
     assert refused.value.message.startswith(says)

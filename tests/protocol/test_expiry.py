@@ -131,9 +131,7 @@ shares = st.sampled_from(
     st.just(1000) | st.integers(0, 10**7),
     st.lists(st.tuples(st.booleans(), shares | st.floats(0, 1.2)), max_size=20),
 )
-def test_a_window_ends_never_early_and_at_most_five_percent_late(
-    ttl: int, gaps: list[tuple[bool, float]]
-) -> None:
+def test_a_window_ends_never_early_nor_five_percent_late(ttl: int, gaps: list[tuple[bool, float]]) -> None:
     """However reads and looks (HEAD) follow each other: the window counts from the last
     read, although most reads are not recorded."""
     expiry, window_ms = rules.Expiry(ttl_seconds=ttl), ttl * 1000

@@ -97,7 +97,7 @@ CASES = st.one_of(
 
 
 @given(CASES)
-def test_digests_are_equal_exactly_if_the_keys_of_the_reference_are(
+def test_digests_are_equal_exactly_if_the_references_keys_are(
     case: tuple[str | None, list[str]],
 ) -> None:
     rule = make_key_rule(case[0])
@@ -166,9 +166,7 @@ def test_two_ways_to_write_a_key_are_one_key(pointer: str | None, message: str, 
         (None, [ROW.replace("row", "ro").replace('"1"', '"w1"'), ROW, ROW.replace("row", "row1")]),
     ],
 )
-def test_keys_that_differ_in_their_kind_or_beyond_a_double_are_several(
-    pointer: str | None, messages: list[str]
-) -> None:
+def test_keys_of_other_kinds_or_beyond_a_double_differ(pointer: str | None, messages: list[str]) -> None:
     assert len({make_key_rule(pointer)(text.encode()) for text in messages} - {None}) == len(messages)
 
 

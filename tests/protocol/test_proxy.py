@@ -177,9 +177,7 @@ def test_no_key_is_in_an_error_nor_most_of_one_at_its_end(body: str, hidden: str
         (500, {"request-id": "a\r\nb", "x-request-id": "\u00e9", "x-ratelimit-x": "of marked-key"}, {}),
     ],
 )
-def test_the_headers_of_an_error_that_a_client_gets(
-    status: int, sent: dict[str, str], handed_on: dict[str, str]
-) -> None:
+def test_the_headers_of_an_error(status: int, sent: dict[str, str], handed_on: dict[str, str]) -> None:
     headers = [(name.encode(), value.encode()) for name, value in sent.items()]
     assert proxy.handed_on(status, headers, [b"marked-key"]) == handed_on
     many = [(b"x-ratelimit-%d" % number, b"1") for number in range(1000)]

@@ -50,9 +50,7 @@ def test_what_is_still_to_be_told(
 
 
 @given(st.sampled_from([OPEN, CLOSED, ENDED]), st.none() | st.integers(min_value=0, max_value=20_000))
-def test_epochs_rise_and_what_was_told_is_not_told_again(
-    seen: LiveStream | EndedStream, known: int | None
-) -> None:
+def test_epochs_rise_and_nothing_is_told_again(seen: LiveStream | EndedStream, known: int | None) -> None:
     events = events_of(seen, known)
     epochs = [event.claim.epoch for event in events]
     assert epochs == sorted(set(epochs))

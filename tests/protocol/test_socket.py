@@ -98,9 +98,7 @@ NEWS = socket.News("aaaaaaaaaaaaaaaa", 40, b'{"a":1},', 0xC0FFEE)
         ("application/octet-stream", b"\0\xff", {"data": "AP8=", "encoding": "base64"}),
     ],
 )
-def test_news_have_the_data_as_a_read_has_them(
-    content_type: str, stored: bytes, sent: dict[str, str]
-) -> None:
+def test_news_have_data_as_a_read_has_them(content_type: str, stored: bytes, sent: dict[str, str]) -> None:
     kind = parse_content_type(content_type)
     tail = Tail(42, closed=True)
     message = socket.news_message("/b/c", tail, socket.render_news(tail, kind, NEWS._replace(stored=stored)))

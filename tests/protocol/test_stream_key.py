@@ -122,9 +122,7 @@ TIDES = partial(stream_key.StreamKey, "tides")
         ("tides/north/snapshot", None),
     ],
 )
-def test_a_path_with_one_segment_below_a_bucket_is_a_streams(
-    path: str, expected: stream_key.StreamKey | None
-) -> None:
+def test_one_segment_below_a_bucket_is_a_stream(path: str, expected: stream_key.StreamKey | None) -> None:
     assert stream_key.parse_bucket_stream(path, encoded=True) == expected
 
 
@@ -216,9 +214,7 @@ def test_different_segments_are_different_streams(one: list[str], other: list[st
 
 
 @given(st.text(alphabet="%/.\0aF2etidsnaphou_ é", max_size=30), st.booleans(), SURFACES)
-def test_any_path_is_parsed_or_refused_with_an_error_of_the_protocol(
-    path: str, encoded: bool, parse: Parse
-) -> None:
+def test_any_path_is_parsed_or_refused_by_the_protocol(path: str, encoded: bool, parse: Parse) -> None:
     with contextlib.suppress(Malformed, StreamNotFound):
         parse(path, encoded)
         stream_key.parse_bucket_stream(path, encoded=encoded)

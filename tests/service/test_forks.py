@@ -42,9 +42,7 @@ def test_a_fork_is_one_transaction_and_an_append_to_it_one_write_whatever_the_so
 
 
 @pytest.mark.parametrize("generations", [0, 1, 5])
-def test_a_read_costs_one_more_query_for_each_fork_boundary_it_crosses(
-    world: support.World, generations: int
-) -> None:
+def test_a_read_costs_one_query_more_for_each_fork_boundary(world: support.World, generations: int) -> None:
     process, key = support.filled(world, b"0")
     for generation in range(1, generations + 1):
         process.fork(fork := support.a_key(f"generation-{generation}"), key)
@@ -218,9 +216,7 @@ def test_a_name_is_free_after_its_last_fork_ended_even_if_that_process_died(
 
 
 @pytest.mark.parametrize("first", ["fork", "source"])
-def test_nothing_is_left_of_a_source_that_is_deleted_together_with_its_last_fork(
-    world: support.World, first: str
-) -> None:
+def test_nothing_is_left_of_a_source_deleted_with_its_last_fork(world: support.World, first: str) -> None:
     """Whichever deletion is decided first: before its commit comes the other."""
     process, source = support.filled(world, b"a")
     process.fork(fork := support.a_key(), source)
@@ -353,7 +349,7 @@ def test_a_fork_that_took_hours_to_make_says_what_is_gone(world: support.World) 
     assert read(world.process().stores, fork, 3).data == b"twothree"
 
 
-def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_the_fork_is_made(
+def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_it_is_made(
     world: support.World,
 ) -> None:
     """Also where the later one is at the same offset: the object of the earlier one goes an hour later."""
@@ -374,7 +370,7 @@ def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_the_fork_is_ma
 # --- a compacted source -----------------------------------------------------------------
 
 
-def test_a_fork_of_a_fork_does_not_begin_below_what_the_first_source_has_compacted(
+def test_a_fork_of_a_fork_does_not_begin_below_what_its_first_source_compacted(
     world: support.World,
 ) -> None:
     process, source = support.filled(world, b"1", b"2", b"3", content_type=support.JSON)
@@ -411,7 +407,7 @@ def test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made(
         assert load_head(rival.stores, fork).record.compacted == 4
 
 
-def test_a_compacted_fork_is_not_made_of_a_source_that_gets_a_snapshot_meanwhile(
+def test_a_compacted_fork_is_not_made_of_a_source_that_gets_a_snapshot(
     world: support.World,
 ) -> None:
     process, source = support.filled(world, b"1", b"2", content_type=support.JSON)

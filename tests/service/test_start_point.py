@@ -128,9 +128,7 @@ def test_times_do_not_renew_a_sliding_expiry() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_where_messages_of_a_time_begin_misses_none_of_them(
-    stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_messages_of_a_time_begin_misses_none(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly there in plain batches; in a pack at the beginning of a block."""
     monkeypatch.setattr(start_point, "MAX_QUERIES", 10_000)
     scene = a_scene_at(stage, content_type=JSON)
@@ -145,9 +143,7 @@ def test_where_messages_of_a_time_begin_misses_none_of_them(
 
 @pytest.mark.parametrize("batches", [60, 600])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_page_backwards_costs_the_head_and_a_query_however_long_the_stream(
-    packed: bool, batches: int
-) -> None:
+def test_a_page_backwards_costs_the_head_and_a_query_at_any_length(packed: bool, batches: int) -> None:
     scene = Scene(packing=ONE, content_type=JSON)
     scene.append(batches)
     assert not packed or scene.sweep_after().packed == 1

@@ -87,9 +87,7 @@ def test_a_batch_is_in_the_table_once_and_its_repetition_leaves_no_file(table: L
     assert {each.path for each in files.get_file_info(here)} == before
 
 
-def test_of_two_that_commit_at_once_one_looks_again(
-    table: LakeTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_commits_at_once_one_looks_again(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a commit's look and itself another one commits. pyiceberg must not repeat it by itself: it does
     not know that the messages may be there by now."""
     others, added_to = [lambda: add_message(table, 0, b"faster")], ArchiveBatch.added_to
@@ -104,9 +102,7 @@ def test_of_two_that_commit_at_once_one_looks_again(
     assert values(table) == [b"faster"]
 
 
-def test_a_table_that_somebody_else_made_gets_what_is_missing(
-    properties: Mapping[str, str], identifier: str
-) -> None:
+def test_a_table_made_by_others_gets_what_is_missing(properties: Mapping[str, str], identifier: str) -> None:
     """The columns of this version, and that pyiceberg repeats no commit."""
     catalog = load_catalog("default", **properties)
     catalog.create_namespace(identifier.partition(".")[0])

@@ -22,7 +22,7 @@ def rows(streams: Streams) -> Rows:
     return compacted_rows(streams)
 
 
-def test_the_jobs_go_over_what_a_compaction_has_removed(
+def test_jobs_skip_what_a_compaction_removed(
     jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path
 ) -> None:
     """An archive that came too late for some of it lost nothing, and `read_whole` goes on behind it."""

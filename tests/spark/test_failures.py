@@ -67,9 +67,7 @@ def test_a_refusal_of_aws_is_told_with_code_action_table_and_region(
     assert exit_code == expected
 
 
-def test_a_refusal_of_aws_is_the_last_line_of_a_streaming_job(
-    jobs: Jobs, refusing: Any, tmp_path: Path
-) -> None:
+def test_a_refusal_of_aws_is_the_last_line_of_a_job(jobs: Jobs, refusing: Any, tmp_path: Path) -> None:
     """Planned in a process of Spark's, which hands on a trace."""
     refusing.code = "AccessDeniedException"
     where = ["--table", "t", "--option", "region=r", "--option", f"dynamodbEndpoint={refusing.url}"]
@@ -107,9 +105,7 @@ def test_a_row_that_the_server_would_refuse_is_named(jobs: Jobs, streams: Stream
     assert "b'not json'" in err
 
 
-def test_register_tells_of_workers_with_another_python(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_register_warns_of_another_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A worker without this package says so in fifteen lines of Spark's, when the first query runs."""
     ours = tmp_path / "bin" / "python"
     for place in ("bin/python", "bin/python3", "other/python"):

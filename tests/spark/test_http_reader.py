@@ -135,9 +135,7 @@ def test_nothing_is_read_where_retention_has_passed_the_pinned_end(*, is_json: b
 
 
 @pytest.mark.parametrize("timed", [{}, {"includeTimestamps": "true"}])
-def test_a_beginning_that_retention_removed_is_data_loss_or_is_skipped(
-    streams: Streams, timed: dict[str, str]
-) -> None:
+def test_a_removed_beginning_is_data_loss_or_is_skipped(streams: Streams, timed: dict[str, str]) -> None:
     """Our server reads on from the earliest that is retained, and says where that is."""
     streams.fill(b"[1,22]", b"333", content_type=JSON)
     reader, (part,) = plan_here(streams.by_http(**timed))
@@ -266,9 +264,7 @@ def test_a_read_over_http_begins_and_ends_by_time(streams: Streams) -> None:
             plan_here(of_foreign(other), startingTimestamp="1", retrySeconds="0")
 
 
-def test_a_closed_stream_is_known_as_such_and_is_not_asked_for_again(
-    server: ThreadedServer, world: World
-) -> None:
+def test_a_closed_stream_is_known_and_is_not_asked_for_again(server: ThreadedServer, world: World) -> None:
     """Over both transports: that it is closed, also by a request without data, and when it was created. Until
     it is created again, nothing but the listing is asked for it."""
     process = world.process()
@@ -361,9 +357,7 @@ def test_an_address_of_something_else_is_told(bucket: dict[str, str]) -> None:
         plan_here({"url": server.url, "subscribe": "a"} | bucket)
 
 
-def test_a_request_is_retried_when_the_server_is_busy(
-    streams: Streams, spoiling: Callable[..., None]
-) -> None:
+def test_a_request_is_retried_if_the_server_is_busy(streams: Streams, spoiling: Callable[..., None]) -> None:
     streams.fill(b"[1,2]", content_type=JSON)
     spoiling(lambda _method, path, _: "before" if streams.name in path else None, times=4)
     assert values_of(*plan_here(streams.by_http())) == [b"1", b"2"]
@@ -381,9 +375,7 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize("array", ARRAYS)
-def test_an_array_arriving_in_chunks_is_split_as_a_whole_one(
-    monkeypatch: pytest.MonkeyPatch, array: bytes
-) -> None:
+def test_an_array_in_chunks_is_split_as_a_whole_one(monkeypatch: pytest.MonkeyPatch, array: bytes) -> None:
     for piece in (3, 16, 64):
         monkeypatch.setattr(http_page, "PIECE_BYTES", piece)
         for size in (1, 2, 7, 1000):

@@ -238,9 +238,7 @@ def test_what_is_trimmed_before_its_times_are_read_is_lost_and_the_rest_is_read(
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_tail_that_moves_between_page_and_times_changes_no_row(
-    streams: Streams, at_request: Callable[..., None]
-) -> None:
+def test_a_tail_that_moves_changes_no_row(streams: Streams, at_request: Callable[..., None]) -> None:
     streams.fill(b"[1,2]", b"3", content_type=JSON)
 
     def write_on() -> None:
@@ -281,9 +279,7 @@ def test_times_of_another_number_of_messages_are_an_error() -> None:
         pieces.take([b"1" * 10])
 
 
-def test_windows_of_event_time_over_http_close_as_the_watermark_passes(
-    spark: Any, streams: Streams, tmp_path: Any
-) -> None:
+def test_windows_over_http_close_as_the_watermark_passes(spark: Any, streams: Streams, tmp_path: Any) -> None:
     """Through Spark, with a restart from the checkpoint: eight messages in three minutes; the last window
     stays open."""
     from pyspark.sql import functions

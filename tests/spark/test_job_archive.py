@@ -119,9 +119,7 @@ def test_a_table_that_was_rolled_back_gets_back_what_it_lost(
     assert archives.values() == [b"four", b"one", b"three", b"two"]
 
 
-def test_of_archives_that_meet_each_message_is_taken_once(
-    archives: Archives, world: World, name: str
-) -> None:
+def test_archives_that_meet_take_each_message_once(archives: Archives, world: World, name: str) -> None:
     """A pattern that is widened to what another one brought; and one that is overtaken while it writes: its
     files go, and it takes the rest."""
     filled(world, f"{name}-a", b"a1")
@@ -190,9 +188,7 @@ def test_a_stream_that_is_gone_is_told_unless_it_was_closed_or_that_is_allowed(
     assert archives.values() == [b"another", b"one", b"one", b"one"]
 
 
-def test_an_archive_begins_where_it_is_told_in_streams_that_are_new_to_it(
-    archives: Archives, streams: Streams
-) -> None:
+def test_an_archive_begins_where_it_is_told_in_new_streams(archives: Archives, streams: Streams) -> None:
     """Without messages a stream has no place in the table."""
     streams.fill(b"old", suffix="-a")
     streams.fill(suffix="-empty")
@@ -262,9 +258,7 @@ def test_an_archive_over_http_has_the_time_and_the_day_of_each_message(
     assert told.count("archived without their time") == 1
 
 
-def test_a_stream_with_a_gap_is_replayed_only_if_that_is_allowed(
-    jobs: Jobs, streams: Streams, tmp_path: Path
-) -> None:
+def test_a_gap_is_replayed_only_if_that_is_allowed(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     archive = ["archive", *jobs.where, "--subscribe", streams.name, *lake.given]
     streams.fill()
@@ -291,9 +285,7 @@ def test_a_stream_with_a_gap_is_replayed_only_if_that_is_allowed(
     assert f"{streams.name}-again has messages already" in said
 
 
-def test_the_command_archives_without_spark_what_the_job_goes_on_with(
-    jobs: Jobs, streams: Streams, tmp_path: Path
-) -> None:
+def test_the_job_goes_on_where_the_command_archived(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
     """From the server that the command line names."""
     lake = Lake(tmp_path / "lake")
     streams.fill(b"one")

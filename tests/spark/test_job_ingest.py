@@ -32,9 +32,7 @@ def test_ingest_writes_once_under_its_id(jobs: Jobs, spark: Any, streams: Stream
         assert streams.values(f"-{user}") == [{"row.id": index} for index in range(user, 300, 3)]
 
 
-def test_a_file_of_csv_is_read_by_the_options_of_spark_and_null_stays(
-    jobs: Jobs, streams: Streams, tmp_path: Path
-) -> None:
+def test_a_csv_is_read_by_sparks_options_and_null_stays(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
     """Its header names the columns, also with dots; a quoted line break is part of a value."""
     (tmp_path / "in.csv").write_text('a.b,text\n1,"two\nlines"\n2,\n')
     ingest = ["ingest", "--url", streams.server.url, "--staging", str(tmp_path / "s"), "--format", "csv"]

@@ -41,9 +41,7 @@ def test_what_is_wrong_is_told_in_one_line(jobs: Jobs, arguments: list[str], wha
         (ARCHIVE[:3], "the following arguments are required: --iceberg"),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], what: str
-) -> None:
+def test_a_bad_argument_is_named(capsys: pytest.CaptureFixture[str], arguments: list[str], what: str) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse_arguments(parser_of(arguments[0]), arguments[1:])
     assert what in capsys.readouterr().err

@@ -175,9 +175,7 @@ def boundaries(world: World, stream: str) -> list[str]:
     return [end for _, end, _ in read_here(table_options(world), subscribe=stream)]
 
 
-def test_of_two_jobs_that_make_a_catalog_at_once_both_open_it(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_jobs_that_make_a_catalog_both_open_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one's tables come between the look for them and the statement that makes them."""
     made = list[str]()
 
@@ -259,9 +257,7 @@ def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: py
     assert reaches_of(lake.table) == {("v1", "s", ""): Reach("0", f"{60:016}")}
 
 
-def test_a_commit_that_is_refused_leaves_nothing_and_is_tried_again(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_commit_leaves_nothing_and_is_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table, commit, refusals = lake.ensured(), SqlCatalog.commit_table, [1, 2]
 
     def refuse(catalog: SqlCatalog, *change: Any) -> Any:
@@ -275,9 +271,7 @@ def test_a_commit_that_is_refused_leaves_nothing_and_is_tried_again(
     assert [len(list(lake.directory.rglob(kind))) for kind in ("reach-*", "*.parquet")] == [1, 1]
 
 
-def test_a_task_writes_a_file_for_each_day_and_says_what_it_has_read(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_writes_a_file_a_day_and_names_its_reads(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody tells the time. What it holds is bounded however many days there are."""
     monkeypatch.setattr("tidemark.spark.lake_files.HELD_BYTES", 20_000)
     times = [*(datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 5)), None]

@@ -221,9 +221,7 @@ def test_columns_of_lengths_decoded_together_are_those_decoded_one_by_one() -> N
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_read_between_two_times_has_what_was_written_between_them(
-    streams: Streams, *, packed: bool
-) -> None:
+def test_a_read_between_two_times_has_what_was_written_then(streams: Streams, *, packed: bool) -> None:
     """Each append has its own second, two messages and, in packs, a block that it shares with others."""
     began = streams.world.clock.now_ms
     fill_by_two(streams)

@@ -33,9 +33,7 @@ def reaches(**lasts: int) -> dict[tuple[str, str, str], Reach]:
         ({"a": 5, "new": 1}, False),
     ],
 )
-def test_a_batch_follows_where_the_table_ends_as_when_it_was_planned(
-    now: dict[str, int], *, follows: bool
-) -> None:
+def test_a_batch_follows_where_the_table_ends_as_planned(now: dict[str, int], *, follows: bool) -> None:
     start, end = {"a": position(5)}, {"a": position(9), "new": position(3)}
     batch = ArchiveBatch("v1", start, end, {}, reaches(a=5, b=6))
     assert batch.follows(reaches(**now)) == follows

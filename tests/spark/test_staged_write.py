@@ -378,9 +378,7 @@ def test_an_append_has_no_more_rows_than_the_server_takes_messages(
     assert streams.values() == NUMBERS
 
 
-def test_rows_that_fill_the_largest_append_are_not_too_large_for_the_server(
-    target: Options, streams: Streams
-) -> None:
+def test_rows_that_fill_the_largest_append_fit_the_server(target: Options, streams: Streams) -> None:
     """With its brackets: two rows that would be one byte too many together are two appends."""
     half = 2 * 1024 * 1024
     rows = [b'"%s"' % (b"x" * (size - 3)) for size in (half, half)]
@@ -405,9 +403,7 @@ def test_a_wrong_target_stream_is_refused(target: Options, streams: Streams) -> 
         write.publish(staged, 0)
 
 
-def test_a_batch_that_is_complete_may_be_repeated_once_its_stream_is_closed(
-    target: Options, streams: Streams
-) -> None:
+def test_a_complete_batch_may_be_repeated_in_a_closed_stream(target: Options, streams: Streams) -> None:
     """In `foreachBatch`; the next one has no place to go to."""
     publish(target, ROWS, 3)
     streams.append(b"", close=True)
@@ -468,9 +464,7 @@ def test_a_staging_place_keeps_its_promises(staging: Staging) -> None:
     assert staging.get("m") is None
 
 
-def test_a_staged_name_is_synced_with_its_directories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_staged_name_is_synced_with_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a loss of power takes a manifest of which something is published already."""
     synced: list[str] = []
     sync = os.fsync

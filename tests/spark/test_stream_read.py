@@ -76,9 +76,7 @@ def append(streams: Streams, values: list[str]) -> None:
     streams.append(*[value.encode() for value in values])
 
 
-def test_a_query_goes_on_from_its_checkpoint_and_repeats_a_failed_batch_as_it_was(
-    query: Query, streams: Streams
-) -> None:
+def test_a_query_goes_on_from_a_checkpoint_and_repeats_a_failed_batch(query: Query, streams: Streams) -> None:
     """What came meanwhile belongs to the next batch."""
     streams.fill()
     append(streams, numbered(0, 3))

@@ -80,9 +80,7 @@ def test_a_token_comes_from_the_environment_or_from_a_file_that_is_read_again(
     assert values_of(*plan_here(guarded | {"subscribe": streams.name})) == [b"1"]
 
 
-def test_a_stream_that_the_token_does_not_reach_is_named_with_its_url(
-    guarded: dict[str, str], streams: Streams
-) -> None:
+def test_a_stream_beyond_the_token_is_named_with_its_url(guarded: dict[str, str], streams: Streams) -> None:
     """The server answers 404, as where there is none."""
     line, code = refused(guarded, streams.name, "read:other-bucket")
     url = f"{guarded['url']}/v1/stream/{streams.name}"

@@ -248,9 +248,7 @@ def few_rows_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.spark.lake_files.ROW_GROUP_BYTES", 4096)
 
 
-def test_a_scan_for_one_stream_of_many_opens_few_files_and_row_groups(
-    lake: Lake, few_rows_a_group: None
-) -> None:
+def test_a_scan_for_one_stream_opens_few_files_and_row_groups(lake: Lake, few_rows_a_group: None) -> None:
     """Its name is found by the bounds of files, also where all names begin alike, and by those of row
     groups."""
     table = lake.ensured()
@@ -395,9 +393,7 @@ def test_offsets_that_are_no_numbers_are_refused() -> None:
         ({"subscribe": "a,b"}, "no such stream in v1: a, b"),
     ],
 )
-def test_what_cannot_be_read_whole_is_told(
-    world: World, lake: Lake, options: dict[str, str], what: str
-) -> None:
+def test_what_is_not_read_whole_is_told(world: World, lake: Lake, options: dict[str, str], what: str) -> None:
     LakeTable("default", lake.properties, "lake.messages").ensure()
     given: dict[str, Any] = table_options(world) | {"subscribe": "a"} | options
     with pytest.raises(InvalidOptions, match=what):

@@ -147,7 +147,7 @@ def test_a_streaming_query_writes_exactly_once(
         assert streams.values() == list(range((batch + 1) * 100))
 
 
-def test_a_streaming_sink_gets_arrow_batches_where_there_are_any_and_refuses_complete_output(
+def test_a_streaming_sink_gets_arrow_batches_and_refuses_complete_output(
     options: Options,
 ) -> None:
     writer = TidemarkSource(options).streamWriter(SCHEMA, False)
