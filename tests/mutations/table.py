@@ -308,8 +308,8 @@ mail is committed by the second batch, though the first one holds it
     log.combining:ChainEnd.is_open caught by log/test_combining.py
     box == self.last_start and self.holds(mail_id) is None => box == self.last_start
 a webhook may lead into the private network
-    subscriptions.webhook_url:check_address caught by subscriptions/test_webhook_url.py
-    if refused or not address.is_global or => if refused or
+    outbound.url:is_public caught by outbound/test_url.py
+    refused or not address.is_global or => refused or
 a commit of the engine is acknowledged before it is on the disk
     engine.sqlite_file:_SETTINGS caught by engine/test_durability.py
     PRAGMA synchronous = FULL; => PRAGMA synchronous = OFF;
@@ -481,8 +481,8 @@ the janitor removes the queue of a reader that has not registered yet
     wake.notifier:sweep_queues caught by wake/test_sweep.py
     now_ms - (queues.made_ms(url) or now_ms) >= ORPHAN_MS => queues.made_ms(url) is not None
 the host of a webhook may lead into the private network
-    subscriptions.webhook:call_webhook caught by subscriptions/test_webhook.py
-    check_addresses(url, addresses) => pass
+    outbound.connection:_Checked._addresses caught by outbound/test_connection.py
+    raise AddressRefused => pass
 the parts of a bootstrap are put together on the event loop
     http.buckets:get_bootstrap
         caught by http/test_loop_lag.py::test_no_snapshot_and_no_bootstrap_blocks_the_event_loop
@@ -577,7 +577,7 @@ an answer without a content type has an empty one
     proxy.pipe:_Piping.pipe caught by proxy/test_proxy.py::test_an_answer_without_a_content_type_is_bytes
     header_of(answer, b'content-type') or DEFAULT => header_of(answer, b'content-type')
 only the last address of a name is tried
-    proxy.upstream:_Checked.connect_tcp caught by proxy/test_proxy.py::test_each_address_of_a_name_is_tried
+    outbound.connection:_Checked.connect_tcp caught by outbound/test_connection.py
     for address in first: => for address in ():
 an upstream's headers are found in lower case alone
     proxy.upstream:header_of caught by proxy/test_proxy.py::test_an_answer_becomes_a_stream

@@ -10,6 +10,7 @@ import orjson
 
 from tests.support import JSON, Process, World, append_request
 from tidemark.log.schema import log_pk
+from tidemark.outbound.url import Url
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import append
@@ -24,7 +25,6 @@ from tidemark.subscriptions.signing_keys import SigningKeys
 from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import load_links
 from tidemark.subscriptions.webhook import WebhookResponse
-from tidemark.subscriptions.webhook_url import WebhookUrl
 from tidemark.subscriptions.workers import Answer, answer, claim
 from tidemark.wake.queue import WakeMessage
 
@@ -76,7 +76,7 @@ class Receiver:
     seconds: list[float] = field(default_factory=list)
 
     def __call__(
-        self, url: WebhookUrl, body: bytes, headers: Mapping[str, str], timeout_seconds: float
+        self, url: Url, body: bytes, headers: Mapping[str, str], timeout_seconds: float
     ) -> WebhookResponse:
         assert url.host == "worker.example.com"
         self.seconds.append(timeout_seconds)

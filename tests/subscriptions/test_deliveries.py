@@ -15,6 +15,7 @@ from tests.infra.test_template import FUNCTIONS
 from tests.subscriptions.scene import POOL, URL, Receiver, Scene
 from tests.support import items_left
 from tidemark.log.schema import log_pk
+from tidemark.outbound.url import Url
 from tidemark.protocol import errors
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
@@ -30,7 +31,6 @@ from tidemark.subscriptions.pending import stream_key_of
 from tidemark.subscriptions.state import DeliveryFailure, due_ms, phase
 from tidemark.subscriptions.storage import load_marks, load_roster, remove_mark
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
-from tidemark.subscriptions.webhook_url import WebhookUrl
 from tidemark.subscriptions.workers import deliver_now
 from tidemark.wake.queue import WakeMessage
 
@@ -716,7 +716,7 @@ def test_webhooks_that_hang_leave_room_for_the_others(
     scene.subscribe("good", webhook=True, webhook_url="https://good.example.com/good")
     over, good, hanging = threading.Event(), threading.Event(), list[str]()
 
-    def call(url: WebhookUrl, _body: bytes, _headers: object, seconds: float) -> WebhookResponse:
+    def call(url: Url, _body: bytes, _headers: object, seconds: float) -> WebhookResponse:
         if url.target == "/good":
             good.set()
             return DONE

@@ -15,12 +15,12 @@ from tidemark.subscriptions.configuration import (
     SubscriptionConfiguration,
     SubscriptionKind,
     normalize,
+    parse_webhook_url,
     stream_path,
 )
 from tidemark.subscriptions.deliveries import LinkDescription, PendingDescription, render_link, render_pending
 from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
 from tidemark.subscriptions.state import DeliveryPhase, DeliveryState, phase
-from tidemark.subscriptions.webhook_url import parse_webhook_url
 from tidemark.subscriptions.workers import Claimed
 
 

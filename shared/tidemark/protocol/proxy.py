@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from re import Pattern
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+from tidemark.outbound.url import PORTS, Url, split_url
 from tidemark.protocol.errors import ProxyError
 
 UPSTREAM_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 AUTHORIZATION: Final = "Authorization"
-_PORTS: Final = {"http": 80, "https": 443}
 _MAX_URL: Final = 8192
 _MOST_ESCAPES: Final = 4
 _SHORT: Final = 7
@@ -31,27 +31,7 @@ def upstream_not_allowed(why: str) -> ProxyError:
     return ProxyError(403, "UPSTREAM_NOT_ALLOWED", why)
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamUrl:
-    """`host` is in lower case, an IPv6 address without brackets; `target` is path and query."""
-
-    scheme: str
-    host: str
-    port: int
-    target: str
-
-    @property
-    def origin(self) -> str:
-        return f"{self.scheme}://{self.authority}"
-
-    @property
-    def authority(self) -> str:
-        """The value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
-
-
-def parse_upstream_url(text: str) -> UpstreamUrl:
+def parse_upstream_url(text: str) -> Url:
     """Parse an upstream URL, and refuse every form that another parser might read as another host or path:
     users, escapes in the host, backslashes, non-ASCII characters, and dot segments in any encoding or form
     (some servers read `..;x` as `..`). Raises ProxyError."""
@@ -60,22 +40,21 @@ def parse_upstream_url(text: str) -> UpstreamUrl:
             "Upstream-URL must be ASCII without spaces, backslashes and fragment, at most 8 KiB"
         )
     try:
-        url = urlsplit(text)
-        host, port = url.hostname or "", url.port
+        url, authority = split_url(text)
     except ValueError:
         raise upstream_not_allowed("Upstream-URL is not a valid URL") from None
-    if url.scheme not in _PORTS or not url.netloc:
+    if url.scheme not in PORTS or not authority:
         raise upstream_not_allowed("Upstream-URL must be absolute, and begin with https:// or http://")
-    is_plain = bool(_HOST.fullmatch(host)) and (":" in host or "" not in host.split("."))
-    if not is_plain or port == 0 or re.search("[@%]|:$", url.netloc):
+    is_plain = bool(_HOST.fullmatch(url.host)) and (":" in url.host or "" not in url.host.split("."))
+    if not is_plain or url.port == 0 or re.search("[@%]|:$", authority):
         raise upstream_not_allowed(
             "Upstream-URL must have a plain host: no user, no escapes; xn-- beyond ASCII"
         )
-    segments = [each.partition(";")[0].strip() for each in re.split(r"[/\\]", _decoded(url.path))]
+    path = _decoded(url.target.partition("?")[0])
+    segments = [each.partition(";")[0].strip() for each in re.split(r"[/\\]", path)]
     if not {".", ".."}.isdisjoint(segments):
         raise upstream_not_allowed("Upstream-URL must have no dot segments in its path")
-    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    return UpstreamUrl(url.scheme, host, port or _PORTS[url.scheme], target)
+    return url
 
 
 def _decoded(path: str) -> str:
@@ -100,7 +79,7 @@ class AllowEntry:
     header: str = AUTHORIZATION
     secret: str = field(default="", repr=False)
 
-    def allows(self, url: UpstreamUrl) -> bool:
+    def allows(self, url: Url) -> bool:
         path = url.target.partition("?")[0]
         return bool(self.pattern.fullmatch(f"{url.scheme}://{url.host}:{url.port}{path}"))
 
@@ -144,7 +123,7 @@ def _parse_entry(pattern: str, *options: str) -> AllowEntry:
     if "key" in given:
         if not scheme:
             raise _unexpected("https:// before the host of an entry with a key", pattern, *options)
-        port = port or str(_PORTS[scheme.lower()])
+        port = port or str(PORTS[scheme.lower()])
     text, below = host.strip("[]").lower(), re.sub(r"/\*\*?$", "", path)
     entry = AllowEntry(
         given.get("name", text),
@@ -175,7 +154,7 @@ def _unexpected(right: str, *entry: str) -> ValueError:
     return ValueError(f"PROXY_ALLOW: {right} expected, got {re.sub('key=[^ ]+', 'key=…', ' '.join(entry))!r}")
 
 
-def allowing_entry(entries: Iterable[AllowEntry], url: UpstreamUrl) -> AllowEntry:
+def allowing_entry(entries: Iterable[AllowEntry], url: Url) -> AllowEntry:
     """Return the first entry that allows the URL. Raises ProxyError."""
     found = next((entry for entry in entries if entry.allows(url)), None)
     if found is None:

@@ -14,13 +14,14 @@ from typing import Any, Final, TypeVar
 
 import httpcore
 
+from tidemark.outbound.connection import NotConnected
 from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
 from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.producer import Claim
 from tidemark.proxy.calls import ABORTED, BYTES, Calls, UpstreamRequest, answer_key
 from tidemark.proxy.codings import decoded
-from tidemark.proxy.upstream import UpstreamUnreachable, answered, client_refusal, find_key, header_of
+from tidemark.proxy.upstream import call_upstream, client_refusal, find_key, header_of
 from tidemark.service.append import INLINE_BYTES, AppendRequest
 
 _T = TypeVar("_T")
@@ -139,7 +140,7 @@ class _Piping:
             entry = rules.allowing_entry(entries, url)
             key = await find_key(entry.secret) if entry.secret else ""
             headers = rules.with_key(request.headers, entry, key)
-            async with answered(
+            async with call_upstream(
                 url,
                 request,
                 headers,
@@ -153,7 +154,7 @@ class _Piping:
                 return refusal
         except errors.ProxyError as error:
             status, code, message = error.status, error.code, error.message
-        except UpstreamUnreachable as failure:
+        except NotConnected as failure:
             status, code, message = 502, "UPSTREAM_ERROR", f"No answer of upstream: {failure}"
         except TimeoutError:
             status, code, message = 504, "UPSTREAM_TIMEOUT", "Upstream sent no headers in time"

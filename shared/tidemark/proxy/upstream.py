@@ -1,32 +1,27 @@
 """Requests to an upstream, and its responses that are no success (§4.1).
 
-Raises UpstreamUnreachable, and ProxyError for an address that is not allowed.
+Raises NotConnected, and ProxyError for an address that is not allowed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import os
-import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
-from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import httpcore
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.protocol import errors
+from tidemark.outbound.connection import AddressRefused, NotConnected, answered
+from tidemark.outbound.lookups import Lookups
+from tidemark.outbound.url import Url, is_public
 from tidemark.protocol import proxy as rules
 from tidemark.proxy.calls import UpstreamRequest
 from tidemark.proxy.codings import decoded, unreadable
-from tidemark.subscriptions.lookups import Lookups, TooManyLookups
-from tidemark.subscriptions.webhook import MOST_ADDRESSES, resolve_host
-from tidemark.subscriptions.webhook_url import check_address
 
 #: Timeout of a connection, and of one write to it, in seconds.
 _CONNECT_SECONDS: Final = 10.0
@@ -34,67 +29,14 @@ _CONNECT_SECONDS: Final = 10.0
 _ERROR_BYTES: Final = 32 * 1024
 _ERROR_SECONDS: Final = 5.0
 
-
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-_T = TypeVar("_T")
 _NAMES: Final = Lookups()
 _KEYS: Final = Lookups()
 
 
-class UpstreamUnreachable(Exception):
-    """No connection, or no answer. The message names no secret."""
-
-
-class _Checked(httpcore.AsyncNetworkBackend):
-    """Connects to the addresses that it has checked. TLS still asks for the name."""
-
-    def __init__(self, *, may_be_private: bool) -> None:
-        self._may_be_private = may_be_private
-        self._connect = httpcore.AnyIOBackend().connect_tcp
-
-    async def connect_tcp(
-        self, host: str, port: int, *values: Any, **named: Any
-    ) -> httpcore.AsyncNetworkStream:
-        try:
-            addresses = await _within_time(_NAMES.ask(resolve_host, host, port))
-        except TimeoutError:
-            raise UpstreamUnreachable(f"{host} does not resolve in {_CONNECT_SECONDS:.0f} s") from None
-        except TooManyLookups as refused:
-            raise UpstreamUnreachable(str(refused)) from None
-        except (OSError, UnicodeError):
-            raise UpstreamUnreachable(f"{host} has no address") from None
-        if not self._may_be_private:
-            _check_public(addresses)
-        *first, last = addresses[:MOST_ADDRESSES]
-        for address in first:
-            with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                return await self._connect(address, port, *values, **named)
-        return await self._connect(last, port, *values, **named)
-
-
-async def _within_time(lookup: Future[_T]) -> _T:
-    async with asyncio.timeout(_CONNECT_SECONDS):
-        return await asyncio.wrap_future(lookup)
-
-
-def _check_public(addresses: Iterable[str]) -> None:
-    """Every address must be public, because a name with a public and a private address could lead to either.
-    Raises ProxyError."""
-    try:
-        for text in addresses:
-            address = ipaddress.ip_address(text)
-            check_address(address)
-            if address.version == 6 and address.scope_id is not None:
-                raise errors.WebhookUrlRejected
-    except errors.WebhookUrlRejected:
-        raise rules.upstream_not_allowed(
-            "Upstream-URL leads to a private address; an entry that names host and port allows it"
-        ) from None
-
-
 @asynccontextmanager
-async def answered(
-    url: rules.UpstreamUrl,
+async def call_upstream(
+    url: Url,
     request: UpstreamRequest,
     headers: Sequence[tuple[str, str]],
     *,
@@ -102,43 +44,32 @@ async def answered(
     header_seconds: float,
     silent_seconds: float,
 ) -> AsyncIterator[httpcore.Response]:
-    """The upstream's answer, once its headers are there; the body comes by `aiter_stream`. Raises ProxyError,
-    UpstreamUnreachable, and TimeoutError after `header_seconds`."""
-    timeout = {"connect": _CONNECT_SECONDS, "read": silent_seconds, "write": _CONNECT_SECONDS}
-    network = _Checked(may_be_private=may_be_private)
-    async with httpcore.AsyncConnectionPool(ssl_context=_tls(), network_backend=network) as pool:
-        named = [("host", url.authority), ("content-length", str(len(request.body.content))), *headers]
-        sent = httpcore.Request(
-            request.method,
-            httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target),
-            headers=[(name.encode("latin-1"), value.encode("latin-1")) for name, value in named],
-            content=request.body,
-            extensions={"timeout": timeout},
-        )
+    """As `answered`. Raises ProxyError, NotConnected, and TimeoutError after `header_seconds`."""
+    answering = answered(
+        url,
+        request.method,
+        [("content-length", str(len(request.body.content))), *headers],
+        request.body,
+        names=_NAMES,
+        may_connect=lambda address: may_be_private or is_public(address),
+        header_seconds=header_seconds,
+        connect_seconds=_CONNECT_SECONDS,
+        silent_seconds=silent_seconds,
+    )
+    async with AsyncExitStack() as stack:
         try:
-            async with asyncio.timeout(header_seconds):
-                answer = await pool.handle_async_request(sent)
-        except (UpstreamUnreachable, httpcore.ConnectError, httpcore.ConnectTimeout) as failure:
-            reason = str(failure) if isinstance(failure, UpstreamUnreachable) else type(failure).__name__
-            raise UpstreamUnreachable(reason + _passed_by()) from None
-        except (TimeoutError, httpcore.TimeoutException):
-            raise TimeoutError from None
-        except (
-            httpcore.NetworkError,
-            httpcore.ProtocolError,
-            httpcore.UnsupportedProtocol,
-            OSError,
-        ) as failure:
-            raise UpstreamUnreachable(type(failure).__name__) from None
-        try:
-            yield answer
-        finally:
-            await answer.aclose()
-
-
-@lru_cache(maxsize=1)
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
+            answer = await stack.enter_async_context(answering)
+        except AddressRefused:
+            raise rules.upstream_not_allowed(
+                "Upstream-URL leads to a private address; an entry that names host and port allows it"
+            ) from None
+        except NotConnected as failure:
+            raise NotConnected(f"{failure}{_passed_by()}") from None
+        except TimeoutError:
+            raise
+        except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as failure:
+            raise NotConnected(type(failure).__name__) from None
+        yield answer
 
 
 def _passed_by() -> str:
@@ -148,15 +79,16 @@ def _passed_by() -> str:
 
 
 async def find_key(place: str) -> str:
-    """As `load_key`, for which SSM or a disk may take long. Raises UpstreamUnreachable."""
+    """As `load_key`, for which SSM or a disk may take long. Raises NotConnected."""
     try:
-        return await _within_time(_KEYS.ask(load_key, place))
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            return await asyncio.wrap_future(_KEYS.ask(load_key, place))
     except OSError:
-        raise UpstreamUnreachable(f"the key at {place} cannot be read in time") from None
+        raise NotConnected(f"the key at {place} cannot be read in time") from None
 
 
 def load_key(place: str) -> str:
-    """The upstream's key: `ssm:/name`, `env:NAME` or `file:/path`. Raises UpstreamUnreachable."""
+    """The upstream's key: `ssm:/name`, `env:NAME` or `file:/path`. Raises NotConnected."""
     kind, _, name = place.partition(":")
     try:
         if kind == "ssm":
@@ -164,7 +96,7 @@ def load_key(place: str) -> str:
         key = os.environ[name] if kind == "env" else Path(name).read_text()
         return key.strip().encode("ascii").decode()
     except (KeyError, OSError, ParameterUnavailable, ValueError):
-        raise UpstreamUnreachable(f"the key at {place} cannot be read") from None
+        raise NotConnected(f"the key at {place} cannot be read") from None
 
 
 def header_of(answer: httpcore.Response, name: bytes) -> str:

@@ -1,6 +1,6 @@
 """Subscriptions (§6, §7): appends to streams lead to calls of webhooks and to wake events.
 
-- Rules: `configuration`, `state`, `webhook_url`. Storage: `records`, `storage`, `pending`.
+- Rules: `configuration`, `state`. Storage: `records`, `storage`, `pending`.
 - Use cases, which `http` calls: `lifecycle`, `workers`.
 - Work after an append, in two functions and in the server: `notices`, `deliveries`, `fairness`, `webhook`,
   `signing_keys`.

@@ -6,15 +6,18 @@ A star inside a longer segment is a plain character. The segment `%2A` stands fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 from urllib.parse import quote
 
 import orjson
 
-from tidemark.protocol.errors import InvalidSubscription, ProtocolError
+from tidemark.outbound.url import PORTS, Url, is_public, split_url
+from tidemark.protocol.errors import InvalidSubscription, ProtocolError, WebhookUrlRejected
 from tidemark.protocol.stream_key import CONTROL_CHARACTER, parse_plain_path
 
 ONE: Final = "*"
@@ -73,6 +76,14 @@ MAX_ATTEMPTS: Final = 1_000
 MAX_NAMED_STREAMS: Final = 1_000
 #: Most bytes of the names at the creation, as JSON. A DynamoDB item has up to 400 KB; 20 remain for the rest.
 MAX_NAMES_BYTES: Final = 380_000
+MAX_URL_BYTES: Final = 2_000
+NOT_PUBLIC: Final = "webhook.url must lead to an address of the public internet"
+#: A label of a host name, in its ASCII form.
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
+#: Names of this machine and of the local network (RFC 6761, RFC 6762, RFC 8375).
+_LOCAL_NAMES: Final = (
+    ".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".localdomain", ".test",
+)  # fmt: skip
 
 
 class SubscriptionKind(Enum):
@@ -118,8 +129,7 @@ def check_subscription_id(subscription_id: str) -> str:
 
 
 def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
-    """Check the configuration and return its normal form. `webhook_url.py` checks the webhook's URL. Raises
-    InvalidSubscription."""
+    """Check all but the webhook's URL, and return the normal form. Raises InvalidSubscription."""
     is_webhook = asked.kind is SubscriptionKind.WEBHOOK
     if not asked.pattern and not asked.streams:
         raise InvalidSubscription("A subscription needs pattern, streams or both")
@@ -149,6 +159,58 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
     normal = replace(asked, pattern=pattern, streams=paths, wake_stream=wake_path, dead_letter_stream=letters)
     normal.check_named(paths)
     return normal
+
+
+def parse_webhook_url(text: str, *, allow_local: bool) -> Url:
+    """Check the text of a webhook's URL (§6.2, §12.8); each delivery checks the addresses of its host. Raises
+    WebhookUrlRejected. `allow_local`, for development, also accepts plain HTTP to localhost and 127.0.0.x."""
+    if len(text.encode()) > MAX_URL_BYTES or not text.isascii() or re.search(r"[\x00-\x20\x7f\\]", text):
+        raise WebhookUrlRejected(
+            f"webhook.url must be ASCII without spaces and backslashes, at most {MAX_URL_BYTES} bytes"
+        )
+    try:
+        url, authority = split_url(text)
+    except ValueError:
+        raise WebhookUrlRejected("webhook.url is not a valid URL") from None
+    if url.scheme not in PORTS:
+        raise WebhookUrlRejected("webhook.url must begin with https://")
+    if "@" in authority or "#" in text or "%" in authority:
+        raise WebhookUrlRejected("webhook.url must have no user, no fragment and no escapes in its host")
+    if url.scheme == "http":
+        if allow_local and _is_local_host(url.host):
+            return url
+        allowed = " (or http:// to localhost)" if allow_local else ""
+        raise WebhookUrlRejected(f"webhook.url must begin with https://{allowed}")
+    if url.port != PORTS["https"]:
+        raise WebhookUrlRejected(f"webhook.url must use port {PORTS['https']}, got {url.port}")
+    _check_host(url.host, is_bracketed="[" in authority)
+    return url
+
+
+def _is_local_host(host: str) -> bool:
+    """Whether the host is `localhost` or `127.0.0.x`. §6.2 allows no other address of 127.0.0.0/8."""
+    last = host.removeprefix("127.0.0.")
+    return host == "localhost" or (last != host and last in map(str, range(256)))
+
+
+def _check_host(host: str, *, is_bracketed: bool) -> None:
+    """Accept a public name, or a public address in its canonical form. Some resolvers read other forms as
+    addresses too (`2130706433`, `0x7f.1`, `127.1`): those are refused. Raises WebhookUrlRejected."""
+    name = host.removesuffix(".")
+    labels = name.split(".")
+    if is_bracketed or re.fullmatch(r"(0x[0-9a-f]*|[0-9]+)", labels[-1]):
+        try:
+            address = IPv6Address(host) if is_bracketed else IPv4Address(host)
+        except ValueError:
+            raise WebhookUrlRejected("webhook.url has no valid host") from None
+        if not is_public(address):
+            raise WebhookUrlRejected(NOT_PUBLIC)
+    elif len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise WebhookUrlRejected(
+            "webhook.url has no valid host; a name beyond ASCII is written in its xn-- form"
+        )
+    elif len(labels) < 2 or name.endswith(_LOCAL_NAMES):
+        raise WebhookUrlRejected("webhook.url must name a host of the public internet")
 
 
 def _dead_letter_path(

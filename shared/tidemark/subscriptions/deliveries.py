@@ -26,6 +26,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from tidemark.aws.sqs import MAX_DELAY_SECONDS
 from tidemark.observability.metrics import PROCESS, WAKES, WEBHOOK_FAILURES
+from tidemark.outbound.url import Url
 from tidemark.protocol.errors import ProtocolError, StaleEpoch, SubscriptionNotFound, WebhookUrlRejected
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim
@@ -34,7 +35,7 @@ from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.subscriptions import state, storage
-from tidemark.subscriptions.configuration import SubscriptionKind
+from tidemark.subscriptions.configuration import SubscriptionKind, parse_webhook_url
 from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import activate
 from tidemark.subscriptions.notices import Appended, Notice, TimeCame, encode_notice
@@ -44,7 +45,6 @@ from tidemark.subscriptions.signing_keys import SigningKeys
 from tidemark.subscriptions.state import DeliveryFailure, DeliveryState, Step
 from tidemark.subscriptions.storage import SubscriptionChanged
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse, call_webhook
-from tidemark.subscriptions.webhook_url import WebhookUrl, parse_webhook_url
 from tidemark.subscriptions.workers import (
     begin_if_pending,
     commit,
@@ -65,7 +65,7 @@ class Timers(Protocol):
     def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None: ...
 
 
-CallWebhook = Callable[[WebhookUrl, bytes, Mapping[str, str], float], WebhookResponse]
+CallWebhook = Callable[[Url, bytes, Mapping[str, str], float], WebhookResponse]
 """The URL, the body, the headers, the timeout in seconds. Raises DeliveryFailed, WebhookUrlRejected."""
 
 

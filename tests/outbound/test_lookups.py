@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.waiting import PATIENCE_SECONDS, until
-from tidemark.subscriptions.lookups import Lookups, TooManyLookups
+from tidemark.outbound.lookups import Lookups, TooManyLookups
 
 
 @pytest.fixture
