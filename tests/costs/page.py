@@ -89,7 +89,7 @@ class Operation:
     seconds: float = 0
 
 
-def _append(body: bytes, title: str, *, warm: bool = True, **more: object) -> Operation:
+def append_of(body: bytes, title: str, *, warm: bool = True, **more: object) -> Operation:
     return Operation(title, lambda process, key: process.append(key, body, **more), warm=warm, sent=len(body))
 
 
@@ -103,13 +103,13 @@ def _catch_up(history: tuple[bytes, ...], title: str) -> Operation:
 READ_AT_TAIL: Final = Operation("Read at the tail", lambda process, key: read(process.stores, key, 1))
 OPERATIONS: Final = (
     Operation("Create", lambda process, _: process.create(a_key(NAME)), history=()),
-    _append(random_bytes(300), "Append, 300 bytes, by a producer", claim=("writer-1", 0, 0)),
-    _append(json_event(1024), "Append, 1,024 bytes of JSON"),
-    _append(random_bytes(1024), "Append, 1,024 bytes that do not deflate"),
-    _append(json_event(10 * 1024), "Append, 10 KB of JSON"),
-    _append(random_bytes(10 * 1024), "Append, 10 KB that do not deflate"),
-    _append(random_bytes(100 * 1024), "Append, 100 KB"),
-    _append(random_bytes(300), "Append, 300 bytes, the first of a process", warm=False),
+    append_of(random_bytes(300), "Append, 300 bytes, by a producer", claim=("writer-1", 0, 0)),
+    append_of(json_event(1024), "Append, 1,024 bytes of JSON"),
+    append_of(random_bytes(1024), "Append, 1,024 bytes that do not deflate"),
+    append_of(json_event(10 * 1024), "Append, 10 KB of JSON"),
+    append_of(random_bytes(10 * 1024), "Append, 10 KB that do not deflate"),
+    append_of(random_bytes(100 * 1024), "Append, 100 KB"),
+    append_of(random_bytes(300), "Append, 300 bytes, the first of a process", warm=False),
     Operation("Metadata (HEAD)", lambda process, key: load_head(process.stores, key)),
     READ_AT_TAIL,
     Operation(
@@ -161,9 +161,9 @@ def price(operation: Operation, bill: Bill) -> tuple[list[float], float]:
     return [*origin, edge_request(), edge_bytes], sum(origin) + response * prices.REGION_OUT_GB / 1000
 
 
-def compute_dollars(seconds: float) -> float:
+def compute_dollars(seconds: float, memory: float = prices.MEMORY_GB) -> float:
     """Per million."""
-    return prices.LAMBDA_REQUEST + seconds * gigabyte_seconds()
+    return prices.LAMBDA_REQUEST + seconds * gigabyte_seconds(memory)
 
 
 def gigabyte_seconds(memory: float = prices.MEMORY_GB) -> float:

@@ -8,16 +8,21 @@ WRITE_UNIT: Final = 0.625
 READ_UNIT: Final = 0.125
 S3_WRITE: Final = 5.00
 S3_READ: Final = 0.40
+S3_GB_MONTH: Final = 0.023
 SQS_CALL: Final = 0.40
 HTTP_API: Final = 1.00
 #: A WebSocket API's: a message of up to 32 KB, sent or received, and a minute of a connection.
 SOCKET_MESSAGE: Final = 1.00
+SOCKET_PART_BYTES: Final = 32 * 1024
+SOCKET_MESSAGE_BYTES: Final = 128 * 1024
 SOCKET_MINUTE: Final = 0.25
 LAMBDA_REQUEST: Final = 0.20
 #: Per GB-second, arm64.
 LAMBDA_GB_SECOND: Final = 13.3334e-6
 EDGE_REQUEST: Final = 1.00
 EDGE_FUNCTION: Final = 0.10
+#: A request that AWS WAF looks at; CloudFront does not bill those that it blocks.
+FIREWALL_REQUEST: Final = 0.60
 #: Per GB that leaves AWS, up to ten terabytes a month: by CloudFront (North America, Europe), and without it.
 EDGE_OUT_GB: Final = 0.085
 REGION_OUT_GB: Final = 0.09
