@@ -28,10 +28,11 @@ class Bounds:
     units: float
 
 
-#: The template's default, and the quotas of AWS for an account and for a table.
-DEPLOYED: Final = Bounds(TEMPLATE["Parameters"]["RequestsPerSecond"]["Default"], 1000, 0, 1000, 40_000)
+_DEFAULTS: Final = {name: each.get("Default") for name, each in TEMPLATE["Parameters"].items()}
+#: The template's defaults, and the quotas of AWS for an account and for a table.
+DEPLOYED: Final = Bounds(_DEFAULTS["RequestsPerSecond"], 1000, 0, _DEFAULTS["ProxyConcurrency"], 40_000)
 #: As the page names them.
-BOUNDED: Final = Bounds(100, 50, 50, 1000, 1000)
+BOUNDED: Final = Bounds(100, 50, 50, _DEFAULTS["ProxyConcurrency"], 1000)
 #: API Gateway's quotas: requests a second of an account, new sockets a second, minutes of a silent socket.
 ACCOUNT_REQUESTS, NEW_SOCKETS, SILENT_MINUTES = 10_000, 500, 10
 SOCKET_ROUTES: Final = sum(
@@ -129,8 +130,10 @@ def deliveries(delivery: Bill, dollars: float) -> Cost:
 
 
 def pipes(bounds: Bounds) -> float:
-    """Upstreams answer as fast as the table takes it, by 64 KB in an append."""
-    return a_day(bounds.proxies, gigabyte_seconds(prices.PROXY_GB)) + a_day(bounds.units, prices.WRITE_UNIT)
+    """Upstreams answer as fast as the table takes it, by 64 KB in an append. Two functions wait for each."""
+    return a_day(2 * bounds.proxies, gigabyte_seconds(prices.PROXY_GB)) + a_day(
+        bounds.units, prices.WRITE_UNIT
+    )
 
 
 def rows(world: World, delivery: Bill, delivery_dollars: float) -> Iterator[str]:
@@ -149,7 +152,7 @@ def rows(world: World, delivery: Bill, delivery_dollars: float) -> Iterator[str]
         ("`write`: appends of 64 KB", by_api(world, LARGE), f"{rate}, {units}"),
         ("`write`: appends of 4 MB (34 Gbit/s)", by_api(world, LARGEST), rate),
         ("`manage`: subscriptions with news", deliveries(delivery, delivery_dollars), units),
-        ("`proxy`: large answers", pipes, units),
+        ("`proxy`: large answers", pipes, f"`ProxyConcurrency`, {units}"),
     )
     for title, cost, settings in loads:
         yield f"| {title} | **{cost(DEPLOYED):,.0f}** | {cost(BOUNDED):,.0f} | {settings} |"
