@@ -77,7 +77,7 @@ def test_the_page_of_metrics_is_the_table_of_the_code() -> None:
 
 def test_every_status_of_an_error_is_on_its_page() -> None:
     page = (REFERENCE / "errors.md").read_text()
-    documented = {int(status) for status in re.findall(r"^\| (\d{3}) \|", page, re.MULTILINE)}
+    documented = {int(status) for status in re.findall(r"^- (\d{3}): ", page, re.MULTILINE)}
     raised = {each.status for each in vars(errors).values() if hasattr(each, "status")}
     assert len(raised) > 6
     assert raised <= documented
