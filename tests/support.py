@@ -120,6 +120,11 @@ class World:
     port: str = ""
     send: SendOperation | None = None
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that name them."""
+        return {"TABLE_NAME": self.table_name, "BUCKET_NAME": self.bucket_name}
+
     def process(self, *, clock: Any = None) -> Process:
         """A process of its own: it shares nothing with the others but storage."""
         account = Account()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.authorization.tokens import ADMIN, SECRET, bearer
-from tests.authorization.ways import WAYS, Way
+from tests.authorization.ways import NOT_WAITING, WAYS, Way
 from tests.support import World
 from tidemark.settings import Settings
 
@@ -20,15 +20,7 @@ _serial = itertools.count(1)
 def environment(world: World) -> Iterator[dict[str, str]]:
     """The environment variables of all three. No request waits for long, because only its authorization is
     tested."""
-    variables = {
-        "TABLE_NAME": world.table_name,
-        "BUCKET_NAME": world.bucket_name,
-        "LONG_POLL_SECONDS": "0",
-        "SSE_SECONDS": "0",
-        "SSE_BUFFERED_SECONDS": "0",
-        "ALLOW_ANONYMOUS": "",
-        "AUTH_SECRET": SECRET,
-    }
+    variables = world.variables | NOT_WAITING | {"ALLOW_ANONYMOUS": "", "AUTH_SECRET": SECRET}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)

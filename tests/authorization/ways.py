@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 TEMPLATE = load_template(ROOT / "template.yaml")
 #: Longer than any request waits: only one that never ends reaches it.
 PATIENCE_SECONDS = 600.0
+NOT_WAITING = dict.fromkeys(("LONG_POLL_SECONDS", "SSE_SECONDS", "SSE_BUFFERED_SECONDS"), "0")
 FUNCTION_URL = "abcdefghijklmnopqrstuvwxyz012345.lambda-url.eu-west-1.on.aws"
 
 
@@ -134,11 +135,7 @@ WAYS = {"local": local_server, "HTTP API": http_api, "function URL": function_ur
 @contextmanager
 def in_environment(services: LocalServices) -> Iterator[None]:
     """Environment variables that name a table and a bucket of their own, and let no reader wait."""
-    world = make_world(services)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TABLE_NAME", world.table_name)
-        patch.setenv("BUCKET_NAME", world.bucket_name)
-        patch.setenv("LONG_POLL_SECONDS", "0")
-        patch.setenv("SSE_SECONDS", "0")
-        patch.setenv("SSE_BUFFERED_SECONDS", "0")
+        for name, value in (make_world(services).variables | NOT_WAITING).items():
+            patch.setenv(name, value)
         yield

@@ -76,14 +76,9 @@ def run_suite(base_url: str, group: str | None, result: Path) -> Outcome:
     ]  # fmt: skip
     suite = {"SUITE_BASE_URL": base_url, "SUITE_LONG_POLL_MS": str(LONG_POLL_SECONDS * 1000)}
     run = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | suite,
-        capture_output=True,
-        text=True,
+        command, cwd=ROOT, env=os.environ | suite, capture_output=True, text=True, check=False,
         timeout=SUITE_SECONDS,
-        check=False,
-    )
+    )  # fmt: skip
     if not result.exists():
         raise SuiteDidNotRun(run.stdout + run.stderr)
     return read_outcome(result)

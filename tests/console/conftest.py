@@ -116,12 +116,8 @@ def is_fault(text: str) -> bool:
 def send(
     server: Server, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, dict[str, str]]:
-    request = urllib.request.Request(
-        server.base_url + path,
-        data=body or None,
-        method=method,
-        headers={name.replace("_", "-"): value for name, value in headers.items()},
-    )
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(server.base_url + path, body or None, named, method=method)
     with urllib.request.urlopen(request, timeout=60) as answer:
         answer.read()
         return answer.status, {name.lower(): value for name, value in answer.headers.items()}

@@ -207,6 +207,23 @@ def make_scope(method: str, target: str, headers: Headers) -> dict[str, Any]:
     }
 
 
+@asynccontextmanager
+async def exchanging(
+    app: ASGIApp, method: str, target: str, headers: Headers, body: list[bytes]
+) -> AsyncIterator[Exchange]:
+    """A request under way; the client hangs up at the end."""
+    exchange, scope = Exchange(body), make_scope(method, target, headers)
+    sent = {name for name, _ in scope["headers"] if name.startswith((b"stream-", b"producer-"))}
+    assert sent <= SENDABLE, "a page may send them too"
+    task = asyncio.create_task(exchange.serve(app(scope, exchange.receive, exchange.send)))
+    try:
+        yield exchange
+    finally:
+        exchange.gone.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await task
+
+
 @dataclass(slots=True)
 class Door:
     """The application over real engines, as one process runs it."""
@@ -286,17 +303,9 @@ class Door:
         self, method: str, target: str, headers: Headers = (), body: bytes | list[bytes] = b""
     ) -> AsyncIterator[Exchange]:
         """An exchange to watch while it goes on; the client hangs up at the end."""
-        exchange = Exchange(list(body) if isinstance(body, list) else [body])
-        scope = make_scope(method, target, headers)
-        sent = {name for name, _ in scope["headers"] if name.startswith((b"stream-", b"producer-"))}
-        assert sent <= SENDABLE, "a page may send them too"
-        task = asyncio.create_task(exchange.serve(self.app(scope, exchange.receive, exchange.send)))
-        try:
+        pieces = list(body) if isinstance(body, list) else [body]
+        async with exchanging(self.app, method, target, headers, pieces) as exchange:
             yield exchange
-        finally:
-            exchange.gone.set()
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await task
 
 
 def by_the_server(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

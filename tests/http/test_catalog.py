@@ -202,12 +202,8 @@ def test_a_stream_with_a_snapshot_has_what_lies_behind_it(door: Door, snapped: s
     found = stats(door, snapped)
     assert (found["retained_offset"], found["bytes"]) == (f"{4:016}", 2)
     assert found["messages"] == {"count": 1, "exact": True}
-    assert found["snapshot"] == {
-        "offset": f"{4:016}",
-        "content_type": "application/json",
-        "bytes": 9,
-        "published_at_ms": clock(),
-    }
+    published = {"content_type": "application/json", "bytes": 9, "published_at_ms": clock()}
+    assert found["snapshot"] == {"offset": f"{4:016}", **published}
     assert start(door, snapped, last="3") == {"offset": f"{4:016}", "messages": 1, "complete": True}
     refused = door.get(f"/v1/times?stream={snapped}&offset=-1")
     assert (refused.status, refused.next_offset) == (410, f"{4:016}")
@@ -345,13 +341,8 @@ def test_the_times_of_a_page_are_those_of_its_appends(door: Door, path: str, clo
     asked = f"/v1/times?stream={quote(path)}"
     answer = door.get(asked)
     assert (answer.status, answer["content-type"]) == (200, "application/json")
-    assert answer.json == {
-        "offset": f"{0:016}",
-        "end_offset": f"{13:016}",
-        "times_ms": [first_ms, first_ms + 1500],
-        "messages": [2, 3],
-        "bytes": [5, 8],
-    }
+    writes = {"times_ms": [first_ms, first_ms + 1500], "messages": [2, 3], "bytes": [5, 8]}
+    assert answer.json == {"offset": f"{0:016}", "end_offset": f"{13:016}", **writes}
     assert door.get(f"{asked}&offset=-1").json == answer.json
     inside = door.get(f"{asked}&offset={2:016}").json
     assert (inside["messages"], inside["bytes"]) == ([1, 3], [3, 8])
@@ -393,11 +384,8 @@ def test_an_offset_that_has_no_times_is_refused_with_the_reason(
 
 
 def test_without_authorization_every_client_has_every_scope(door: Door) -> None:
-    assert door.get("/v1/me").json == {
-        "authorization": False,
-        "token": False,
-        "scopes": ["read:*", "write:*", "manage:*", "fork:*", "proxy:*"],
-    }
+    scopes = ["read:*", "write:*", "manage:*", "fork:*", "proxy:*"]
+    assert door.get("/v1/me").json == {"authorization": False, "token": False, "scopes": scopes}
 
 
 @pytest.mark.parametrize("place", ["/v1/console", "/v1/docs"])

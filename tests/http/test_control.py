@@ -19,14 +19,9 @@ print(json.dumps(sorted(sys.modules)))
 
 def test_the_data_path_imports_neither_fastapi_nor_pydantic_nor_botocore_nor_msgspec() -> None:
     """They are most of a cold start; msgspec comes with the first body of JSON."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_SESSION_TOKEN": "token",
-        "AWS_REGION": "cn-north-1",
-        "ALLOW_ANONYMOUS": "true",
-    }
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    environment = dict.fromkeys(names, "test") | {"AWS_REGION": "cn-north-1", "ALLOW_ANONYMOUS": "true"}
+    environment["PATH"] = os.environ["PATH"]
     ran = subprocess.run(
         [sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True
     )

@@ -80,17 +80,9 @@ def test_the_last_hour_is_kept_by_interval(monkeypatch: pytest.MonkeyPatch) -> N
         counted.sent(A, 7)
     with meter.waiting("sse"):
         rates.sample()
-    assert rates.lists() == {
-        "at_ms": [120_000, 125_000],
-        "ms": [5000, 5000],
-        "appends": [1, 1],
-        "append_bytes": [30, 40],
-        "reads": [1, 1],
-        "read_bytes": [7, 7],
-        "refused": [2, 2],
-        "failed": [1, 1],
-        "waiting": [0, 1],
-    }
+    same = {"ms": 5000, "appends": 1, "reads": 1, "read_bytes": 7, "refused": 2, "failed": 1}
+    moved = {"at_ms": [120_000, 125_000], "append_bytes": [30, 40], "waiting": [0, 1]}
+    assert rates.lists() == moved | {name: [value] * 2 for name, value in same.items()}
 
 
 @pytest.fixture

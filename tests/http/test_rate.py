@@ -97,14 +97,8 @@ def test_large_bodies_at_once_have_a_limit_and_the_next_one_gets_429_before_it_i
 @pytest.fixture
 def way(services: LocalServices) -> Iterator[Way]:
     world = make_world(services)
-    variables = {
-        "TABLE_NAME": world.table_name,
-        "BUCKET_NAME": world.bucket_name,
-        "REQUESTS_PER_SECOND": "0.001",
-        "AUTH_SECRET": SECRET,
-        "ALLOW_ANONYMOUS": "",
-    }
-    with WAYS["local"](Settings.from_environment(os.environ | variables)) as opened:
+    limited = {"REQUESTS_PER_SECOND": "0.001", "AUTH_SECRET": SECRET, "ALLOW_ANONYMOUS": ""}
+    with WAYS["local"](Settings.from_environment(os.environ | world.variables | limited)) as opened:
         yield opened
 
 

@@ -221,12 +221,8 @@ def test_a_stream_has_a_limit_of_followers_by_name_and_by_pattern(
     for number, body in enumerate((named, exact, named, exact)):
         assert send(door, "PUT", at(f"{name}-{number}"), body).status == 201
     send(door, "PUT", at(f"{name}-other"), pool(name, pattern=f"{name}-other/*"))
-    for method, target, body in (
-        ("PUT", at(f"{name}-4"), named),
-        ("PUT", at(f"{name}-4"), exact),
-        ("PUT", at(f"{name}-4"), wide),
-        ("POST", at(f"{name}-other", "/streams"), {"streams": [hot]}),
-    ):
+    added = ("POST", at(f"{name}-other", "/streams"), {"streams": [hot]})
+    for method, target, body in (*(("PUT", at(f"{name}-4"), each) for each in (named, exact, wide)), added):
         refused = send(door, method, target, body)
         error = refused.json["error"]
         assert (refused.status, error["code"]) == (429, "TOO_MANY_SUBSCRIPTIONS")

@@ -19,12 +19,7 @@ from tidemark.settings import Settings
 @pytest.fixture(scope="module")
 def functions(world: World) -> Iterator[Functions]:
     """They do not wait: a live read returns what is there."""
-    environment = {
-        "TABLE_NAME": world.table_name,
-        "BUCKET_NAME": world.bucket_name,
-        "LONG_POLL_SECONDS": "0",
-        "SSE_BUFFERED_SECONDS": "0",
-    }
+    environment = world.variables | {"LONG_POLL_SECONDS": "0", "SSE_BUFFERED_SECONDS": "0"}
     running = Functions()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():

@@ -27,12 +27,8 @@ def unpack(commit: str) -> Path:
         return ROOT
     folder = UNPACKED / commit
     if not folder.exists():
-        made = subprocess.run(
-            ["git", "archive", commit, "shared/tidemark", "functions", "events"],
-            cwd=ROOT,
-            check=False,
-            capture_output=True,
-        )
+        command = ["git", "archive", commit, "shared/tidemark", "functions", "events"]
+        made = subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
         if made.returncode:
             raise NotAvailable(f"the history has no {commit} (git fetch --unshallow): {made.stderr.decode()}")
         UNPACKED.mkdir(parents=True, exist_ok=True)
@@ -50,13 +46,9 @@ class Environment:
 
     def __init__(self, release: str, variables: Mapping[str, str]) -> None:
         self.release, folder = release, unpack(release)
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("one_environment.py")), str(folder)],
-            env={**os.environ, **variables, "PYTHONPATH": str(folder / "shared")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, str(Path(__file__).with_name("one_environment.py")), str(folder)]
+        env, pipe = {**os.environ, **variables, "PYTHONPATH": str(folder / "shared")}, subprocess.PIPE
+        self.process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True)
 
     def ask(self, job: str, *arguments: Any) -> None:
         assert self.process.stdin is not None

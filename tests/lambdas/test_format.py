@@ -38,8 +38,8 @@ def later(world: World) -> World:
 
 @pytest.fixture
 def functions(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("TABLE_NAME", world.table_name)
-    monkeypatch.setenv("BUCKET_NAME", world.bucket_name)
+    for name, value in world.variables.items():
+        monkeypatch.setenv(name, value)
     running = Functions()
     running.start()
     yield running

@@ -90,11 +90,8 @@ def test_a_path_names_the_same_stream_at_a_server_a_gateway_and_a_function_url(
     assert door.post(encoded, TEXT, b"server,").status == 204
     through_url = function_url_event(http_event("POST", encoded, headers=TEXT, body=b"url"))
     assert functions(through_url).status == 204
-    for answer in (
-        door.get(encoded),
-        functions(http_event("GET", encoded)),
-        functions(function_url_event(http_event("GET", encoded))),
-    ):
+    event = http_event("GET", encoded)
+    for answer in (door.get(encoded), functions(event), functions(function_url_event(event))):
         assert answer.body == b"gateway,server,url"
     event = function_url_event(http_event("PUT", f"{encoded}/url", headers=TEXT, body=b"url"))
     created = functions(event)

@@ -21,8 +21,7 @@ MIXED: Final = (40, 3000, 200, 30_000, 1500, 9000)
 
 def test_what_two_releases_acknowledge_is_there_once(world: World) -> None:
     producer = "a producer with a name so long that a list of twelve is deflated"
-    variables = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name}
-    with environments([RELEASE_BEFORE, TODAY] * (WRITERS // 2), variables) as running:
+    with environments([RELEASE_BEFORE, TODAY] * (WRITERS // 2), world.variables) as running:
         for number, (sizes, claims) in enumerate(
             [(LARGE, ""), (MIXED, ""), (LARGE, producer), (MIXED, producer)]
         ):

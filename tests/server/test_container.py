@@ -115,15 +115,13 @@ def start(services: LocalServices, world: World, image: Path, tmp_path: Path) ->
 
     def start(**variables: str) -> Container:
         prefix, port = make_prefix(), free_port()
+        own = {"HOST": "127.0.0.1", "PORT": str(port), "QUEUE_PREFIX": prefix}
         environment = {
             **services.environment,
             "PATH": f"{image / 'bin'}:/usr/bin:/bin",
             "PYTHONPATH": str(image / "packages"),
-            "HOST": "127.0.0.1",
-            "PORT": str(port),
-            "TABLE_NAME": world.table_name,
-            "BUCKET_NAME": world.bucket_name,
-            "QUEUE_PREFIX": prefix,
+            **world.variables,
+            **own,
             **variables,
         }
         output = (tmp_path / f"log-{port}").open("w+b")

@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from subprocess import PIPE
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.authorization.tokens import SECRET, token
 from tests.available import require_engine
-from tests.conformance.servers import COMMANDS, ROOT
+from tests.conformance.servers import COMMANDS, ROOT, own_environment
 from tests.processes import children_of, is_running
 from tests.waiting import until
 from tidemark.engine.database import Database
@@ -78,19 +79,10 @@ def starting_in(directory: Path, stack: ExitStack) -> Start:
 
     def starting(*arguments: str, **environment: str) -> subprocess.Popen[str]:
         way = COMMANDS.get(environment.get("VIA", ""), COMMANDS["asgi"])
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("AWS_") and name != "ALLOW_ANONYMOUS"
-        }
+        own = {"PYTHONPATH": str(ROOT), "PORT": "0", "ALLOW_ANONYMOUS": ""}
+        command, env = [sys.executable, "-m", *way, *arguments], own_environment() | own | environment
         process = subprocess.Popen(
-            [sys.executable, "-m", *way, *arguments],
-            cwd=directory,
-            env={**inherited, "PYTHONPATH": str(ROOT), "PORT": "0", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            command, cwd=directory, env=env, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
         )
         stack.enter_context(process)
         stack.callback(process.kill)

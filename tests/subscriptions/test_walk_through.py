@@ -34,13 +34,9 @@ def run(text: str, server: Server, hook: str = "http://127.0.0.1:8080") -> str:
     script = text.replace("http://127.0.0.1:4437", server.base_url).replace("http://127.0.0.1:8080", hook)
     script = script.replace("curl ", "curl --fail-with-body -s ").replace("python ", f"{sys.executable} ")
     done = subprocess.run(
-        ["bash", "-euc", script],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, check=False,
         timeout=PATIENCE_SECONDS,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr + server.log_tail()
     return done.stdout
 
@@ -66,12 +62,8 @@ def test_a_webhook_verifies_processes_and_is_done(server: Server, tmp_path: Path
     # A file without types runs in every Node under this name.
     program = tmp_path / "worker.mjs"
     program.write_text((ROOT / "docs" / "examples" / "webhook-worker.ts").read_text())
-    with subprocess.Popen(
-        [node(), str(program)],
-        env={"SERVER": server.base_url, "PORT": str(port)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as worker:
+    command, env = [node(), str(program)], {"SERVER": server.base_url, "PORT": str(port)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as worker:
         try:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "ready\n"

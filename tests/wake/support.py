@@ -13,11 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from tests.http.asgi import Exchange, make_scope
+from tests.http.asgi import Exchange, exchanging
 from tests.stack.template import Function, Template, load_template
 from tests.stack.triggers import Pump
 from tests.support import World
-from tests.waiting import PATIENCE_SECONDS
 from tidemark.aws.sqs import Queues, receiving_client
 from tidemark.protocol.socket import Message, parse_messages
 from tidemark.protocol.stream_key import StreamKey
@@ -53,8 +52,11 @@ def template() -> Template:
 
 
 def notifier_function(world: World, prefix: str) -> Function:
-    variables = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name, "QUEUE_PREFIX": prefix}
-    return replace(template().functions["NotifierFunction"], variables=variables)
+    return deployed(world, "NotifierFunction", prefix)
+
+
+def deployed(world: World, name: str, prefix: str) -> Function:
+    return replace(template().functions[name], variables=world.variables | {"QUEUE_PREFIX": prefix})
 
 
 @contextmanager
@@ -76,16 +78,10 @@ def pumping(
 
 @asynccontextmanager
 async def request(app: Any, target: str, method: str = "GET", body: bytes = b"") -> AsyncIterator[Exchange]:
-    """A request under way; the client hangs up at the end."""
-    exchange = Exchange([body])
-    scope = make_scope(method, target, {"Content-Type": "text/plain"} if body else {})
-    task = asyncio.ensure_future(app(scope, exchange.receive, exchange.send))
-    try:
+    async with exchanging(
+        app, method, target, {"Content-Type": "text/plain"} if body else {}, [body]
+    ) as exchange:
         yield exchange
-    finally:
-        exchange.gone.set()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await task
 
 
 class Heard(Follower):

@@ -107,16 +107,9 @@ class Proxy:
 def proxied(origin: int, directory: Path, seconds: int = SHORT_SECONDS) -> Iterator[Proxy]:
     port = free_port()
     configuration = directory / "nginx.conf"
-    configuration.write_text(
-        CONFIGURATION.format(
-            directory=directory,
-            port=port,
-            origin=origin,
-            seconds=seconds,
-            # Started by root it would become somebody who may not read this directory.
-            user="user root;" if os.geteuid() == 0 else "",
-        )
-    )
+    # Started by root it would become somebody who may not read this directory.
+    given = {"port": port, "origin": origin, "seconds": seconds, "user": "user root;" * (os.geteuid() == 0)}
+    configuration.write_text(CONFIGURATION.format(directory=directory, **given))
     assert NGINX is not None, "nginx is not installed (Debian: nginx-light)"
     process = subprocess.Popen([NGINX, "-p", directory, "-c", configuration, "-e", directory / "start.log"])
     proxy = Proxy(port, directory / "access.log")

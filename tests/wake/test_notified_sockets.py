@@ -111,13 +111,9 @@ def test_a_connection_that_wants_data_gets_those_of_all_records_by_the_same_call
     assert scene.notify(record, starts=[4, 1]) == []
     assert scene.process.calls.taken() == {"Query": 2}
     [message] = scene.sockets.messages("a")
-    assert message == moved(name, 7) | {
-        "from": render_offset(1),
-        "data": "onetwo",
-        "type": "application/octet-stream",
-        "cursor": decide_catch_up_cursor(None, record.incarnation),
-        "etag": etag_of(scene, record, 1),
-    }
+    data = {"from": render_offset(1), "data": "onetwo", "type": "application/octet-stream"}
+    cursor = decide_catch_up_cursor(None, record.incarnation)
+    assert message == moved(name, 7) | data | {"cursor": cursor, "etag": etag_of(scene, record, 1)}
     assert scene.sockets.messages("b") == [moved(name, 7)]
     scene.writer.append(record.key, b"", close=True)
     assert scene.notify(record, starts=[7]) == []

@@ -22,9 +22,7 @@ READERS = 200
 BYTES_A_READER = 150_000
 MEGABYTE = 1024 * 1024
 BODIES = {
-    "application/json": b"["
-    + b",".join(b'{"n":%d,"text":"%s"}' % (n, b"y" * 80) for n in range(20_000))
-    + b"]",
+    "application/json": b"[%s]" % b",".join(b'{"n":%d,"text":"%s"}' % (n, b"y" * 80) for n in range(20_000)),
     "text/plain": b"a line as logs have it\n" * 90_000,
     "application/octet-stream": bytes(range(256)) * 8192,
 }

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from tests.stack.engines import LocalServices
 from tests.stack.environments import call_handler, load_handler, make_context
 from tests.support import HOUR_MS, MINUTE_MS, World, make_world
-from tests.wake.support import ROOT, make_queues, shared_sqs, template
+from tests.wake.support import ROOT, deployed, make_queues, shared_sqs
 from tidemark.log.due import TURN_MS
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
@@ -121,12 +120,7 @@ def test_the_janitor_function_removes_lapsed_queues(scene: Scene) -> None:
     """The function as it is deployed, by the real clock."""
     scene.wait("ancient", 1_000_000)
     scene.queues.create(1_000_000)
-    variables = {
-        "TABLE_NAME": scene.world.table_name,
-        "BUCKET_NAME": scene.world.bucket_name,
-        "QUEUE_PREFIX": scene.queues._prefix,
-    }
-    function = replace(template().functions["JanitorFunction"], variables=variables)
+    function = deployed(scene.world, "JanitorFunction", scene.queues._prefix)
     event = (ROOT / "events" / "janitor-schedule.json").read_bytes()
     answer = json.loads(call_handler(function, load_handler(function), event, make_context(function)))
     assert (answer["queues"], answer["waiters"]) == (1, 1)
