@@ -86,12 +86,8 @@ def test_what_is_compiled_is_for_emr(environment: Path) -> None:
 def test_every_job_runs_out_of_it_alone(environment: Path, natives: Path) -> None:
     """Each module is imported, and each job's --help answered, without site-packages and without the
     project; nothing comes from anywhere else."""
-    task = {
-        "environment": str(environment),
-        "natives": str(natives),
-        "jobs": str(DIST),
-        "names": package.JOBS,
-    }
+    places = {"environment": str(environment), "natives": str(natives), "jobs": str(DIST)}
+    task = places | {"names": package.JOBS}
     ran = subprocess.run(
         [str(SPARK / "bin" / "python"), "-I", "-S", str(PROBE)],
         input=json.dumps(task),

@@ -35,11 +35,8 @@ class LeavesOver:
         assert self.calls <= 100, "it is sent again without end"
         asked = orjson.loads(body)["RequestItems"]["table"]
         if operation == "BatchGetItem":
-            assert asked.keys() - {"Keys"} == {
-                "ConsistentRead",
-                "ProjectionExpression",
-                "ExpressionAttributeNames",
-            }
+            named = {"ConsistentRead", "ProjectionExpression", "ExpressionAttributeNames"}
+            assert asked.keys() - {"Keys"} == named
             now, later = asked["Keys"][: self._at_once], asked["Keys"][self._at_once :]
             left = {"table": asked | {"Keys": later}} if later else {}
             return 200, orjson.dumps({"Responses": {"table": now}, "UnprocessedKeys": left})

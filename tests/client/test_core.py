@@ -73,9 +73,8 @@ def test_options_of_a_write_are_headers(steps: Any, request_sent: tuple[str, dic
 
 def test_a_creation_sends_its_configuration_and_a_fork_the_path_of_its_source() -> None:
     until = datetime(2027, 1, 2, tzinfo=UTC)
-    fork = protocol(None).create(
-        expires_at=until, forked_from="http://server/v1/stream/source", fork_offset="9"
-    )
+    source = "http://server/v1/stream/source"
+    fork = protocol(None).create(expires_at=until, forked_from=source, fork_offset="9")
     [sent], _ = play(fork, Reply(201, AT_42))
     assert sent.headers == {
         "Stream-Expires-At": "2027-01-02T00:00:00+00:00",
@@ -461,9 +460,8 @@ def test_a_reader_of_a_name_begins_the_next_stream_that_has_it(answers: list[Any
     seen, _ = play(protocol().follow("7", on_recreated="restart", incarnation=OLD), *answers)
     found = [(one.data, one.incarnation) for one in seen if isinstance(one, Chunk)]
     assert found == [(b"a", OLD), (b"new", NEW)]
-    assert [one.params["offset"] for one in seen if isinstance(one, Request) and one.method == "GET"][
-        -1
-    ] == "-1"
+    reads = [one for one in seen if isinstance(one, Request) and one.method == "GET"]
+    assert reads[-1].params["offset"] == "-1"
 
 
 def test_a_reader_from_now_on_begins_where_the_stream_ended_when_it_asked() -> None:

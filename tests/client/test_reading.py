@@ -49,9 +49,8 @@ class CuttingTransport(httpx.BaseTransport):
         if cut is None:
             response.close()
             raise httpx.ReadError("cut")
-        return httpx.Response(
-            response.status_code, headers=response.headers, stream=CuttingBody(response, cut)
-        )
+        body = CuttingBody(response, cut)
+        return httpx.Response(response.status_code, headers=response.headers, stream=body)
 
     def close(self) -> None:
         self._inner.close()

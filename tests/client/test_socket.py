@@ -170,9 +170,8 @@ def test_who_waits_by_the_socket_asks_only_for_data_that_fit_no_frame(
 def test_a_hundred_streams_share_a_connection_and_are_read_once(tidemark_url: str, asked: list[str]) -> None:
     async def live() -> None:
         names = [f"s{number}" for number in range(100)]
-        streams = [
-            AsyncStream(f"{tidemark_url}/v1/stream/{name}", content_type="text/plain") for name in names
-        ]
+        at = f"{tidemark_url}/v1/stream"
+        streams = [AsyncStream(f"{at}/{name}", content_type="text/plain") for name in names]
         for stream in streams:
             await AsyncStream.create(stream.url, content_type="text/plain")
         followed = [stream.follow() for stream in streams]
@@ -239,9 +238,8 @@ def test_a_watch_is_repeated_with_a_new_token_and_what_a_refused_token_ends_a_re
     is_revoked = threading.Event()
 
     def authorization() -> str:
-        given.append(
-            "Bearer wrong" if is_revoked.is_set() else f"Bearer {token('read:*', jti=str(len(given)))}"
-        )
+        now = "wrong" if is_revoked.is_set() else token("read:*", jti=str(len(given)))
+        given.append(f"Bearer {now}")
         return given[-1]
 
     url = f"{locked_url}/v1/stream/locked"
@@ -475,9 +473,7 @@ def test_a_server_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
     async def follow_more_than_the_system_holds(origin: str) -> list[socket.WaitResult | None]:
         monkeypatch.setitem(socket._urls, origin, origin.replace("http", "ws"))
         follower = partial(SocketFollower, ask=httpx.AsyncClient().get, insists=True)
-        waits = [
-            follower(f"{origin}/{number}").wait("0", "x" * 15_000 + str(number)) for number in range(1000)
-        ]
+        waits = [follower(f"{origin}/{each}").wait("0", "x" * 15_000 + str(each)) for each in range(1000)]
         return await asyncio.gather(*waits)
 
     async def live() -> None:

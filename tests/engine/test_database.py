@@ -359,9 +359,8 @@ def test_pages_that_become_free_go_back_to_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_is_refused_and_left_alone(tmp_path: Path) -> None:
-    other, later, earlier, damaged = (
-        tmp_path / f"{name}.db" for name in ("other", "later", "earlier", "damaged")
-    )
+    names = ("other", "later", "earlier", "damaged")
+    other, later, earlier, damaged = (tmp_path / f"{name}.db" for name in names)
     with sqlite3.connect(other) as db:
         db.execute("CREATE TABLE of_others (x)")
     for path, version in ((later, 99), (earlier, 1)):

@@ -51,9 +51,8 @@ SEEN = ("content-type", "etag", "stream-next-offset", "stream-up-to-date", "stre
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[EmbeddedSystem, Asgi]]:
     """Raises UnusableDatabase, ProtocolError for a store that no server starts on."""
-    settings = replace(
-        Settings(), webhook_keys=str(folder / "webhook-keys"), public_url="http://streams.example"
-    )
+    keys = str(folder / "webhook-keys")
+    settings = replace(Settings(), webhook_keys=keys, public_url="http://streams.example")
     with closing(EmbeddedSystem(settings, folder, folder / "blobs")) as system, serving(system) as door:
         yield system, Asgi(BlobUrls(create_app(system.backend), system.blobs), door.runner)
 

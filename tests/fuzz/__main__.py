@@ -29,9 +29,8 @@ def main() -> int:
             for fuzz in (fuzz_published, fuzz_events, fuzz_frames):
                 subject = fuzz(services, third, asked.seed + done)
                 done += subject.statuses.total()
-                statuses = ", ".join(
-                    f"{status}: {count}" for status, count in sorted(subject.statuses.items())
-                )
+                counts = sorted(subject.statuses.items())
+                statuses = ", ".join(f"{status}: {count}" for status, count in counts)
                 elapsed = time.monotonic() - started
                 print(f"{done} requests in {elapsed:.0f} s; {fuzz.__name__}: {statuses}", flush=True)
                 print(f"{subject.packs} packs were made", flush=True)

@@ -50,9 +50,7 @@ _ENCODED: Final = [b64encode(message).decode() for message in _MESSAGES]
 
 def data_between(start: int, end: int) -> bytes:
     """What the stream has between two ends of messages."""
-    return b"".join(
-        _MESSAGES[number % 1000] for number in range(start // MESSAGE_BYTES, end // MESSAGE_BYTES)
-    )
+    return b"".join(_MESSAGES[at % 1000] for at in range(start // MESSAGE_BYTES, end // MESSAGE_BYTES))
 
 
 class Peak:

@@ -137,9 +137,8 @@ class Rows:
         """Janitors that make packs of other sizes; some stop before they remove what theirs replace."""
 
         def janitor() -> None:
-            stores = self.scene.process(
-                replace(scene.SMALL, pack_bytes=self.chance.choice((60, 150, 300, 650)))
-            )
+            pack_bytes = self.chance.choice((60, 150, 300, 650))
+            stores = self.scene.process(replace(scene.SMALL, pack_bytes=pack_bytes))
             if self.chance.random() < 0.5:
                 scene.before_the_next(stores, "BatchWriteItem", scene.die)
             with suppress(Crashed):
@@ -299,9 +298,8 @@ def test_start_points_and_times_are_those_of_what_is_left() -> None:
     rows = of_passes()
     left, stores = rows.found(0), rows.scene.process()
     counting, calls = scene.counted(rows.scene)
-    assert list(messages(read_back(counting, scene.KEY, left[len(left) // 2][0], 1))) == [
-        left[len(left) // 2]
-    ]
+    middle = left[len(left) // 2]
+    assert list(messages(read_back(counting, scene.KEY, middle[0], 1))) == [middle]
     assert calls == {"GetItem": 1, "Query": 2, "GetRange": 1}
     oldest = read_back(stores, scene.KEY, left[1][0], 2)
     assert (list(messages(oldest)), oldest.page.compacted) == (left[:2], True), "its entity tag depends on it"

@@ -459,9 +459,8 @@ def test_a_listing_does_not_take_the_place_that_a_pack_has_emptied_for_the_tail(
     lister = scene.process()
 
     def listed() -> list[int]:
-        return [
-            head.tail.offset for head in catalog.list_streams(lister, KEY.bucket, ListingRequest()).streams
-        ]
+        found = catalog.list_streams(lister, KEY.bucket, ListingRequest())
+        return [head.tail.offset for head in found.streams]
 
     known = scene.ends[-1]
     assert listed() == [known]

@@ -190,9 +190,7 @@ def a_fork_of_a_half_removed_stretch_is_read() -> bool:
     base = scene.ends[40]
     scene.fork(base)
     with suppress(ProtocolError):
-        return all(
-            scene.read_from(start, key=scenes.FORK) == scene.data[start:base] for start in scene.ends[:40]
-        )
+        return all(scene.read_from(at, key=scenes.FORK) == scene.data[at:base] for at in scene.ends[:40])
     return False
 
 

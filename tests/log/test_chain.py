@@ -58,9 +58,7 @@ def chains(draw: st.DrawFn) -> tuple[Logs, list[Span]]:
     begin = 0
     generations = draw(st.integers(1, 3))
     for generation in range(generations):
-        sizes = draw(
-            st.lists(st.integers(1, 4), min_size=1 if generation < generations - 1 else 0, max_size=6)
-        )
+        sizes = draw(st.lists(st.integers(1, 4), min_size=generation < generations - 1, max_size=6))
         edges = [begin]
         for size in sizes:
             edges.append(edges[-1] + size)

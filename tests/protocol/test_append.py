@@ -95,9 +95,8 @@ class Model:
         claim = append.claim
         if claim is None:
             return (Kind.APPENDED, self.offset, self.closed)
-        self.producers[claim.producer_id] = ProducerState(
-            claim.producer_id, claim.epoch, claim.seq, self.offset
-        )
+        name = claim.producer_id
+        self.producers[name] = ProducerState(name, claim.epoch, claim.seq, self.offset)
         return (Kind.APPENDED, self.offset, self.closed, claim.epoch, claim.seq)
 
 

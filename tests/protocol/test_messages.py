@@ -66,9 +66,8 @@ def containers_of(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return arrays | members.map(lambda items: f"{{{','.join(items) or ' '}}}")
 
 
-VALUES = st.recursive(
-    NUMBER | STRING | st.sampled_from(["true", "false", "null"]), containers_of, max_leaves=12
-)
+LITERAL = st.sampled_from(["true", "false", "null"])
+VALUES = st.recursive(NUMBER | STRING | LITERAL, containers_of, max_leaves=12)
 
 #: What stands beside a value that goes deeper. Brackets and quotes in strings are no structure.
 BESIDE = ["1", '"]}[{"', '"\\"}"', "[]", "{}", "[1,2]", '{"a":[]}', "[[[]]]", '"\\\\"', "null", "-0.5e3"]
@@ -145,9 +144,7 @@ def check_against_reference(body: bytes) -> None:
     else:
         texts = reference_split(body.decode())
         assert split(body) == [text.encode() for text in texts]
-        assert [json.loads(text) for text in texts] == (
-            expected if isinstance(expected, list) else [expected]
-        )
+        assert [*map(json.loads, texts)] == (expected if isinstance(expected, list) else [expected])
 
 
 def reference_parse(body: bytes) -> Any:
@@ -391,9 +388,7 @@ def test_a_body_of_any_other_type_is_one_message_unchanged(body: bytes, content_
 
 
 def test_an_empty_body_has_no_messages() -> None:
-    assert [rules.parse_messages(content_type, b"") for content_type in (JSON, *OTHERS)] == [
-        rules.NOTHING
-    ] * 5
+    assert [rules.parse_messages(each, b"") for each in (JSON, *OTHERS)] == [rules.NOTHING] * 5
     assert [rules.render_body(content_type, b"") for content_type in (JSON, *OTHERS)] == [b"[]", *[b""] * 4]
 
 

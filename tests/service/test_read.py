@@ -48,9 +48,8 @@ def test_each_page_begins_where_the_last_one_ended(world: World, limit: int) -> 
     for start in (0, 1, 4, 5, 6):
         data, position, up_to_date = b"", start, False
         while not up_to_date:
-            page = read_page(
-                process.stores.table, record, position, limit_bytes=limit, fill=process.stores.fill
-            )
+            stores = process.stores
+            page = read_page(stores.table, record, position, limit_bytes=limit, fill=stores.fill)
             data += page.data
             assert page.end > position, "every page brings the reader forward"
             # Cut at a batch end, and over the limit only by a batch that is alone.

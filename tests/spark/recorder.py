@@ -18,12 +18,9 @@ _TRANSACTED: Final = {
     "ConditionCheck": "ConditionCheckItem",
 }
 #: Of a request to S3 for an object; with one of these in the query, of another kind.
-_OBJECT: Final = {
-    "GET": "s3:GetObject",
-    "HEAD": "s3:GetObject",
-    "PUT": "s3:PutObject",
-    "POST": "s3:PutObject",
-}
+_OBJECT: Final = dict.fromkeys(("GET", "HEAD"), "s3:GetObject") | dict.fromkeys(
+    ("PUT", "POST"), "s3:PutObject"
+)
 
 
 class Recorder:

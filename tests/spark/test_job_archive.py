@@ -266,14 +266,8 @@ def test_a_gap_is_replayed_only_if_that_is_allowed(jobs: Jobs, streams: Streams,
         streams.append(*[b"0123"] * count)
         jobs.run(*archive)
     lake.table.delete("offset = '0000000000000008' or offset = '0000000000000000'")
-    again = [
-        "--stream",
-        streams.name,
-        "--to",
-        f"{streams.name}-again",
-        "--staging",
-        str(tmp_path / "staging"),
-    ]
+    again = ["--stream", streams.name, "--to", f"{streams.name}-again"]
+    again += ["--staging", str(tmp_path / "staging")]
     replay = ["replay", "--url", streams.server.url, *lake.given, *again, "--id"]
     assert "2 gaps, the first from the beginning to 0000000000000004" in jobs.refuse(*replay, "one")
     code, said, err = jobs.start(*replay, "one", "--allow-gaps")

@@ -150,16 +150,8 @@ def test_a_replayed_stream_is_closed_where_it_was_and_a_fork_has_what_it_inherit
         assert archive()[0] == 0
     for kind, source in streams.items():
         again = key(f"again-{name}-{kind}")
-        replay = [
-            "replay",
-            "--url",
-            server.url,
-            *lake.given,
-            "--stream",
-            source.stream_id,
-            "--to",
-            again.stream_id,
-        ]
+        names = ["--stream", source.stream_id, "--to", again.stream_id]
+        replay = ["replay", "--url", server.url, *lake.given, *names]
         replay += ["--staging", str(tmp_path / "staging"), "--id", again.stream_id]
         for _ in range(2 if kind == "text" else 1):
             code, said, err = start(*replay)

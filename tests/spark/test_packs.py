@@ -122,9 +122,8 @@ def single(start: int, end: int, **more: Any) -> stored.BatchItem:
 
 
 PLAIN = [single(start, start + 4) for start in range(0, 24, 4)]
-TWO_EACH = [
-    single(start, start + 4, message_lengths=stored.Binary(b"\x01\x03")) for start in range(24, 48, 4)
-]
+TWO = stored.Binary(b"\x01\x03")
+TWO_EACH = [single(start, start + 4, message_lengths=TWO) for start in range(24, 48, 4)]
 CLOSED = single(24, 24, plain=None)
 BLOB = single(24, 30, plain=None, blob=stored.Text("x"))
 BEHIND_A_GAP = [single(22, 30), single(30, 31)]
