@@ -64,9 +64,7 @@ def test_unprocessed_items_are_sent_again_after_a_pause(use: Callable[[LeavesOve
 
 @pytest.mark.parametrize("use", [delete, read])
 @pytest.mark.parametrize("at_once", [0, 1])
-def test_a_table_that_keeps_returning_unprocessed_items_raises_busy(
-    at_once: int, use: Callable[[LeavesOver], list[Any]]
-) -> None:
+def test_a_table_that_leaves_items_raises_busy(at_once: int, use: Callable[[LeavesOver], list[Any]]) -> None:
     """It gets six calls with longer and longer pauses; the caller tries again later. What the calls before
     have found is not returned as if it were all."""
     leaves = LeavesOver(at_once)

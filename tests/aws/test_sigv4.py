@@ -99,7 +99,7 @@ def test_every_request_is_signed_as_botocore_signs_it(
 
 
 @given(st.lists(st.tuples(CREDENTIALS, TIMES), min_size=2, max_size=6))
-def test_the_cached_key_belongs_to_the_day_and_the_credentials(
+def test_the_cached_key_is_of_a_day_and_user(
     turns: list[tuple[EnvironmentCredentials, dt.datetime]],
 ) -> None:
     """A process may run past midnight, and get new credentials."""

@@ -290,9 +290,7 @@ async def test_a_function_of_a_header_that_raises_and_a_broken_answer_end_the_pr
             await awaited(producer.flush())
 
 
-def test_a_system_without_threads_ends_a_producer_that_has_none(
-    tidemark_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_producer_without_threads_ends(tidemark_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream.create(f"{tidemark_url}/v1/stream/threads", content_type="text/plain")
     kept, new = stream.producer("kept", max_batch_messages=1), stream.producer("new")
     kept.append("a")
@@ -399,7 +397,7 @@ async def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the
 @both
 @pytest.mark.parametrize("closed", [False, True])
 @on_a_loop
-async def test_what_was_read_backwards_goes_on_in_no_other_stream_of_the_name(
+async def test_a_read_backwards_goes_on_in_no_other_stream(
     tidemark_url: str, kind: Any, closed: bool
 ) -> None:
     """Neither to older messages nor to newer ones, whichever of cursor and incarnation is kept."""
@@ -580,9 +578,7 @@ def test_a_producer_that_nobody_closed_sends_what_it_has_when_the_process_ends(t
 
 
 @both
-def test_a_block_that_is_interrupted_sends_what_it_has_and_waits_for_no_server_that_is_gone(
-    kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_block_waits_for_no_absent_server(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Ctrl-C, or because its task is cancelled."""
     monkeypatch.setattr(wire, "INTERRUPTED_SECONDS", 0.1)
 

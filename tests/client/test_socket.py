@@ -146,7 +146,7 @@ def socket_threads() -> set[threading.Thread]:
 
 
 @both
-def test_who_waits_by_the_socket_asks_only_for_data_that_fit_no_frame(
+def test_a_socket_asks_only_for_data_that_fit_no_frame(
     tidemark_url: str, asked: list[str], kind: Any
 ) -> None:
     others = socket_threads()
@@ -334,9 +334,7 @@ def test_behind_a_proxy_that_buffers_and_refuses_upgrades_a_reader_long_polls(
 
 
 @both
-def test_beside_an_http_client_of_the_callers_own_the_socket_must_be_asked_for(
-    tidemark_url: str, asked: list[str], kind: Any
-) -> None:
+def test_beside_an_own_http_client_socket_is_named(tidemark_url: str, asked: list[str], kind: Any) -> None:
     """It knows nothing of the proxies and certificates of that client."""
     writer = Stream.create(f"{tidemark_url}/v1/stream/own", content_type="text/plain")
     client = httpx.Client if kind is Stream else httpx.AsyncClient
@@ -401,9 +399,7 @@ def test_an_ended_loop_is_not_kept(tidemark_url: str, kind: Any, monkeypatch: py
     until(lambda: gc.collect() >= 0 and loops[0]() is None)
 
 
-def test_whoever_waits_is_told_although_the_program_cancels_what_it_does_not_know(
-    tidemark_url: str, asked: list[str]
-) -> None:
+def test_who_waits_is_told_although_the_program_cancels_tasks(tidemark_url: str, asked: list[str]) -> None:
     async def live() -> None:
         stream = await AsyncStream.create(f"{tidemark_url}/v1/stream/cancels", content_type="text/plain")
         following = stream.follow()

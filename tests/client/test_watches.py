@@ -92,7 +92,7 @@ def tail(name: str, offset: str, **more: Any) -> dict[str, Any]:
         ([{"status": 400, "error": "too many streams"}], [(A, ELSEWHERE)]),
     ],
 )
-def test_a_message_wakes_who_has_read_to_another_offset(
+def test_a_message_wakes_the_right_reader(
     messages: list[Any], woken: list[tuple[str, watches.Woken]]
 ) -> None:
     client = connected()

@@ -130,7 +130,7 @@ def test_appends_that_wait_share_a_sync(start: Start) -> None:
 
 @pytest.mark.parametrize(("calls", "every"), [("fdatasync", 7), ("pwrite64", 37)])
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-def test_what_is_acknowledged_is_there_once_though_calls_of_the_disk_fail(
+def test_what_is_acknowledged_is_there_if_disks_fail(
     start: Start, calls: str, every: int, error: str
 ) -> None:
     """From the hundredth on, one of so many; a commit writes about ten times. The server goes on, and after a

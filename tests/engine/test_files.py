@@ -75,9 +75,7 @@ def test_the_key_that_signs_urls_outlives_the_process(blobs: BlobFiles) -> None:
     assert signed not in [again.signature(*each) for each in others]
 
 
-def test_a_blob_is_on_disk_before_it_is_named_and_its_name_afterwards(
-    blobs: BlobFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_blob_is_on_disk_before_it_is_named(blobs: BlobFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     made = recorded_writes(monkeypatch)
     blobs.put("log/a/one", b"0123456789")
     assert made == ["sync one", "name one", "sync a"]

@@ -224,9 +224,7 @@ def judged(expected: list[Any], found: list[Any] | str, faults: list[str]) -> It
 
 @pytest.mark.parametrize("row", ["roster/", "sub/mailer."])
 @pytest.mark.parametrize("behind", [0, 90])
-def test_a_damaged_row_of_a_subscription_keeps_no_server_from_starting(
-    folder: Path, tmp_path: Path, row: str, behind: int
-) -> None:
+def test_a_damaged_subscription_stops_no_server(folder: Path, tmp_path: Path, row: str, behind: int) -> None:
     """Whether its key or its item is damaged. The streams are served."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "tidemark.db"

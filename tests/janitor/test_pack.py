@@ -422,9 +422,7 @@ HARMS = {
 
 
 @pytest.mark.parametrize("how", HARMS)
-def test_a_pack_that_is_harmed_gets_503_and_is_named_in_the_log_and_the_others_are_read(
-    how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_harmed_pack_gets_503_and_the_others_are_read(how: str, caplog: pytest.LogCaptureFixture) -> None:
     scene = a_scene_at("packed")
     harmed = harm(scene, how)
     with pytest.raises(StorageUnavailable if how == "object is missing" else Damaged):
@@ -439,7 +437,7 @@ def test_a_pack_that_is_harmed_gets_503_and_is_named_in_the_log_and_the_others_a
 
 
 @pytest.mark.parametrize("how", ["object is missing", "block is damaged", "index is another's"])
-def test_a_pack_that_cannot_be_read_is_not_taken_in_and_the_new_one_is_made(
+def test_an_unreadable_pack_is_not_taken_in_the_new_is_made(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene, parts = a_scene_to_merge()

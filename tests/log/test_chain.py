@@ -85,9 +85,7 @@ def tail_of(logs: Logs, spans: list[Span]) -> int:
 
 
 @given(chains(), st.data())
-def test_a_walk_from_any_offset_gives_every_batch_once_and_in_order(
-    chain: tuple[Logs, list[Span]], data: st.DataObject
-) -> None:
+def test_a_walk_gives_each_batch_once_in_order(chain: tuple[Logs, list[Span]], data: st.DataObject) -> None:
     logs, spans = chain
     start = data.draw(st.integers(0, tail_of(logs, spans)))
     ahead = [span for span in spans if span.end is None or span.end > start]
@@ -100,9 +98,7 @@ def test_a_walk_from_any_offset_gives_every_batch_once_and_in_order(
 
 
 @given(chains(), st.data())
-def test_a_walk_makes_no_query_for_batches_that_its_reader_does_not_take(
-    chain: tuple[Logs, list[Span]], data: st.DataObject
-) -> None:
+def test_a_walk_asks_for_no_batch_nobody_takes(chain: tuple[Logs, list[Span]], data: st.DataObject) -> None:
     """A reader that stops at a batch has made the queries up to it, and knows whether it was the last."""
     logs, spans = chain
     everything = expected(logs, spans, 0)
@@ -120,9 +116,7 @@ def test_a_walk_makes_no_query_for_batches_that_its_reader_does_not_take(
 
 
 @given(chains(), st.data())
-def test_a_walk_between_two_offsets_reports_exactly_the_missing_bytes(
-    chain: tuple[Logs, list[Span]], data: st.DataObject
-) -> None:
+def test_a_walk_reports_exactly_missing_bytes(chain: tuple[Logs, list[Span]], data: st.DataObject) -> None:
     """As in a partition of a bulk read: one span, one of whose batches is missing."""
     logs, spans = chain
     span = spans[-1]
@@ -142,9 +136,7 @@ def test_a_walk_between_two_offsets_reports_exactly_the_missing_bytes(
 
 
 @given(chains(), st.integers(1, 3))
-def test_a_walk_ends_at_its_limit_of_queries_and_says_that_it_is_not_at_the_tail(
-    chain: tuple[Logs, list[Span]], max_queries: int
-) -> None:
+def test_a_walk_ends_at_its_limit_of_queries(chain: tuple[Logs, list[Span]], max_queries: int) -> None:
     logs, spans = chain
     walk = ChainWalk(logs.query, iter, spans, 0, max_queries=max_queries)
     found = list(walk)

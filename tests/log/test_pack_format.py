@@ -109,9 +109,7 @@ def deflated(content: bytes, level: int = 6) -> bytes:
 
 
 @given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200))
-def test_bytes_lengths_appends_and_times_come_back(
-    start: int, given: list[Written], block_bytes: int
-) -> None:
+def test_bytes_lengths_appends_times_come_back(start: int, given: list[Written], block_bytes: int) -> None:
     blocks = blocks_of(*write(start, given, block_bytes))
     assert b"".join(block.data for block in blocks) == b"".join(batch.data for batch in given)
     lengths = [length for block in blocks for length in block.lengths]
@@ -234,9 +232,7 @@ def test_a_block_whose_gaps_do_not_fit_its_length_is_refused() -> None:
 
 
 @given(st.lists(batches(), min_size=1, max_size=12), st.data())
-def test_a_block_is_refused_whose_checksum_fits_and_whose_content_does_not(
-    given: list[Written], data: st.DataObject
-) -> None:
+def test_a_block_of_right_checksum_and_wrong_content_fails(given: list[Written], data: st.DataObject) -> None:
     """The checksum of a block that was written wrongly is right; its numbers must add up all the same."""
     pack, encoded = write(0, given)
     [entry] = pack_format.decode_index(encoded).blocks

@@ -222,9 +222,7 @@ def test_appends_one_by_one_behave_as_with_an_unbounded_memory_of_producers(hist
 
 @settings(max_examples=3 * settings().max_examples // 2)
 @given(histories(), st.data())
-def test_a_group_of_appends_has_the_same_results_as_the_appends_one_by_one(
-    history: list[Append], cuts: st.DataObject
-) -> None:
+def test_a_group_of_appends_is_answered_as_one_by_one(history: list[Append], cuts: st.DataObject) -> None:
     alone, together = Stream(), Stream()
     rest = history
     while rest:

@@ -26,9 +26,7 @@ from tidemark.protocol.errors import Malformed, PreconditionFailed
         (True, True, True, False),
     ],
 )
-def test_a_read_with_data_or_at_a_final_end_may_be_kept(
-    has_data: bool, closed: bool, from_now: bool, is_kept: bool
-) -> None:
+def test_a_read_of_what_is_final_is_kept(has_data: bool, closed: bool, from_now: bool, is_kept: bool) -> None:
     """A long-poll is asked as if the stream were open: without data it only says that its time is over."""
     for is_bound, kept in ((True, caching.SHARED), (False, caching.REVALIDATED)):
         expected = kept if is_kept else caching.NO_STORE
@@ -228,9 +226,7 @@ def test_readers_that_catch_up_share_one_cursor_or_keep_their_own() -> None:
 
 
 @given(cursors, times, times)
-def test_the_cursor_is_greater_than_the_clients_and_never_falls_as_time_goes_on(
-    client: int | None, one: int, other: int
-) -> None:
+def test_the_cursor_exceeds_the_clients_and_never_falls(client: int | None, one: int, other: int) -> None:
     """The MUST of §10.1: or the client is handed the cached answer to its own request."""
     earlier, later = sorted((one, other))
     decided = caching.decide_cursor(client, earlier, STREAM)

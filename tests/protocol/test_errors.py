@@ -73,9 +73,7 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("error", "status", "headers"), CASES, ids=lambda case: type(case).__name__)
-def test_an_error_has_its_status_its_headers_and_a_message(
-    error: ProtocolError, status: int, headers: dict[str, str]
-) -> None:
+def test_an_error_has_status_and_headers(error: ProtocolError, status: int, headers: dict[str, str]) -> None:
     assert (error.status, error.headers) == (status, headers)
     assert error.message
     assert str(error) == error.message

@@ -100,9 +100,7 @@ def test_one_value_is_one_message(body: str) -> None:
 
 
 @given(st.lists(st.one_of(VALUES, VALUES, nested()), max_size=4), BLANK, st.data())
-def test_an_array_is_flattened_by_one_level_and_read_between_any_two_messages(
-    elements: list[str], blank: str, data: st.DataObject
-) -> None:
+def test_an_array_is_flattened_by_one_level(elements: list[str], blank: str, data: st.DataObject) -> None:
     body = f"{blank}[{','.join(blank + element + blank for element in elements) or blank}]{blank}".encode()
     assert split(body) == [element.encode() for element in elements]
     messages = rules.parse_messages(JSON, body)
@@ -125,7 +123,7 @@ def test_any_bytes_are_json_or_malformed(body: bytes) -> None:
         ["", *'[]{}:,"\\0eE.-+ \n\x01', "\\ud800", "NaN", "\ufeff", "[1,]", "{,}", '{"a"}', "[1}"]
     ),
 )
-def test_json_with_one_place_changed_is_accepted_exactly_when_a_strict_parser_accepts_it(
+def test_changed_json_is_as_a_strict_parser_has_it(
     text: str, is_in_array: bool, position: int, put: str
 ) -> None:
     at = position % (len(text) + 1)

@@ -29,9 +29,7 @@ pytestmark = pytest.mark.each_engine
 
 
 @pytest.mark.parametrize("batches", [1, 300])
-def test_a_fork_is_one_transaction_and_an_append_to_it_one_write_whatever_the_source_holds(
-    world: support.World, batches: int
-) -> None:
+def test_a_fork_is_one_transaction_and_an_append_to_it_one_write(world: support.World, batches: int) -> None:
     process, source = support.filled(world, *[b"x" * 1000] * batches)
     process.calls.taken()
     process.fork(fork := support.a_key(), source)
@@ -75,7 +73,7 @@ def test_every_offset_of_a_fork_reads_on_across_its_lineage(world: support.World
         assert (reading.page.end, reading.page.up_to_date, reading.page.closed) == (8, True, False)
 
 
-def test_a_json_stream_is_forked_at_message_ends_and_a_sub_offset_counts_messages_of_an_append(
+def test_a_json_stream_is_forked_at_message_ends_and_sub_offsets_count_messages(
     world: support.World,
 ) -> None:
     """Two appends in one batch, as the group commit writes them, are still two appends."""
@@ -293,7 +291,7 @@ def test_an_expired_fork_can_be_created_again_from_the_same_source(world: suppor
     assert load_head(process.stores, source).record.references == 1
 
 
-def test_a_creation_that_saw_a_soft_deleted_stream_too_early_leaves_its_log_to_the_release(
+def test_a_late_creation_leaves_a_log_to_release(
     world: support.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read the item before the deletion, and the tombstone after it. The process that ends the last

@@ -23,7 +23,7 @@ def begin_one_of_several(stores: Stores, key: StreamKey, register: Callable[[str
 
 
 @pytest.mark.parametrize("begin", [begin_watch, begin_one_of_several])
-def test_a_stream_that_is_created_again_during_the_registration_is_registered_again(
+def test_a_stream_created_again_meanwhile_is_registered_again(
     world: World, begin: Callable[..., Any]
 ) -> None:
     process, key = world.process(), a_key()

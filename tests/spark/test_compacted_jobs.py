@@ -22,9 +22,7 @@ def rows(streams: Streams) -> Rows:
     return compacted_rows(streams)
 
 
-def test_jobs_skip_what_a_compaction_removed(
-    jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path
-) -> None:
+def test_jobs_skip_what_compaction_removed(jobs: Jobs, spark: Any, streams: Streams, tmp_path: Path) -> None:
     """An archive that came too late for some of it lost nothing, and `read_whole` goes on behind it."""
     rows, lake = Rows(streams), Lake(tmp_path / "lake")
     archive = ["archive", *jobs.where, "--subscribe", streams.name, *lake.given]

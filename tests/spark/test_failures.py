@@ -57,9 +57,7 @@ def explained(given: dict[str, str]) -> tuple[str, Exit]:
         ("UnrecognizedClientException", Exit.YOUR_RIGHTS, "not valid there"),
     ],
 )
-def test_a_refusal_of_aws_is_told_with_code_action_table_and_region(
-    refusing: Any, code: str, expected: Exit, todo: str
-) -> None:
+def test_a_refusal_of_aws_names_action_and_table(refusing: Any, code: str, expected: Exit, todo: str) -> None:
     refusing.code = code
     line, exit_code = explained(WHERE | {"dynamodbEndpoint": refusing.url})
     assert line.startswith(f"DynamoDB GetItem of table a-table in eu-west-1 at {refusing.url}")

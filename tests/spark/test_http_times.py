@@ -184,9 +184,7 @@ def test_a_server_that_does_not_tell_times_is_refused_when_the_read_is_planned(s
     assert len(read_timed(streams.by_http(subscribe=odd, **TIMES))) == 1
 
 
-def test_a_server_that_tells_no_times_any_more_is_an_error_and_no_loss_of_data(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_times_is_no_loss_of_data(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     """With failOnDataLoss=false what is lost is passed over; here nothing is."""
     streams.fill(b"[1,2]", content_type=JSON)
     reader, parts = plan_here(streams.by_http(**TIMES), failOnDataLoss="false")
@@ -222,9 +220,7 @@ def test_times_of_a_stream_that_was_created_again_meanwhile_are_never_taken(
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_what_is_trimmed_before_its_times_are_read_is_lost_and_the_rest_is_read(
-    streams: Streams, at_request: Callable[..., None]
-) -> None:
+def test_what_is_trimmed_before_its_times_is_lost(streams: Streams, at_request: Callable[..., None]) -> None:
     streams.fill(*[b'["%s"]' % (b"x" * 90) for _ in range(9)], content_type=JSON)
     everything = read_timed(streams.by_table())
     trim = partial(trim_below, streams.process.stores, streams.key())

@@ -99,9 +99,7 @@ def archives(world: World, tmp_path: Path) -> Archives:
     return Archives(table_options(world), tmp_path / "lake")
 
 
-def test_a_table_that_was_rolled_back_gets_back_what_it_lost(
-    archives: Archives, spark: Any, world: World, name: str
-) -> None:
+def test_a_table_rolled_back_gets_its_rows(archives: Archives, spark: Any, world: World, name: str) -> None:
     """`read_whole` reads from the streams what the table lacks meanwhile."""
     filled(world, name, b"one")
     archives.take(name)
@@ -145,9 +143,7 @@ def test_archives_that_meet_take_each_message_once(archives: Archives, world: Wo
     assert len(list(archives.lake.directory.rglob("*.parquet"))) == len(archives.lake.files)
 
 
-def test_what_another_archive_has_brought_is_not_taken_for_a_stream_that_began_again(
-    archives: Archives, world: World, name: str
-) -> None:
+def test_what_another_archive_brought_is_no_new_stream(archives: Archives, world: World, name: str) -> None:
     """Between two batches the table went beyond what the first look had found: streams are asked again."""
     for suffix in ("a", "b"):
         filled(world, f"{name}-{suffix}", b"1", b"2")
@@ -164,9 +160,7 @@ def test_what_another_archive_has_brought_is_not_taken_for_a_stream_that_began_a
     assert archives.values() == [b"1", b"1", b"1", b"2", b"2", b"3"]
 
 
-def test_a_stream_that_is_gone_is_told_unless_it_was_closed_or_that_is_allowed(
-    archives: Archives, streams: Streams
-) -> None:
+def test_a_stream_that_is_gone_is_told_unless_it_was_closed(archives: Archives, streams: Streams) -> None:
     """It is written down as gone then, and told no more. One that came again is another one."""
     for suffix in ("-a", "-b", "-closed"):
         streams.fill(b"one", suffix=suffix)
@@ -231,9 +225,7 @@ def test_what_cannot_become_an_archive_is_told_in_one_line(
     assert what in err
 
 
-def test_an_archive_over_http_has_the_time_and_the_day_of_each_message(
-    jobs: Jobs, streams: Streams, tmp_path: Path
-) -> None:
+def test_an_archive_over_http_has_each_messages_time(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
     """As over the table. One of a server that does not tell them says so, and goes on."""
     streams.fill(b"[1,2]", content_type=JSON)
     streams.world.clock.advance(48 * 60 * 60 * 1000)

@@ -183,7 +183,7 @@ def test_a_run_has_a_bounded_number_of_bytes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_of_runs_are_those_of_items_one_by_one(
+def test_rows_of_runs_are_those_of_items(
     streams: Streams, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Items with one message and with several, deflated, in S3 and with producers, cut into partitions."""

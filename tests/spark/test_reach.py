@@ -52,9 +52,7 @@ def test_the_table_reaches_to_the_end_of_the_batch() -> None:
 
 
 @pytest.mark.parametrize(("before", "end"), [(reach(5), 3), (reach(5, closed=True), 7)])
-def test_where_a_server_tells_no_incarnations_another_stream_is_shorter_or_goes_on_behind_a_close(
-    before: Reach, end: int
-) -> None:
+def test_without_incarnations_another_stream_is_shorter_or_behind_a_close(before: Reach, end: int) -> None:
     batch = ArchiveBatch("v1", {}, {"a": position(end, "")}, {}, {})
     added = batch.added_to({("v1", "a", ""): before}, {("a", ""): "2"})
     assert added == {("v1", "a", ""): Reach("2", f"{end:016}")}

@@ -174,9 +174,7 @@ def test_a_checkpoint_older_than_what_was_published_is_refused(
     assert streams.values() == NUMBERS[:300]
 
 
-def test_a_batch_that_is_in_the_stream_and_not_in_the_staging_directory_is_refused(
-    target: Options, streams: Streams
-) -> None:
+def test_a_batch_in_the_stream_and_not_in_staging_is_refused(target: Options, streams: Streams) -> None:
     """The directory was emptied between publish and commit, or another driver is further on. Cut into other
     appends, rows would be missing or doubled."""
     publish(target, ROWS[:100])
@@ -354,9 +352,7 @@ def test_bytes_are_one_message_a_row(target: Options, streams: Streams) -> None:
         ([b"1"] * 150 + [b"nan"], r"row 150 of partition 0"),
     ],
 )
-def test_an_invalid_row_is_named_before_anything_is_appended(
-    target: Options, rows: list[bytes | None], what: str
-) -> None:
+def test_an_invalid_row_is_named_before_appends(target: Options, rows: list[bytes | None], what: str) -> None:
     with pytest.raises(BadRow, match=what):
         stage(write_with(target), rows, tasks=1)
 

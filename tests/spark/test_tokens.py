@@ -90,9 +90,7 @@ def test_a_stream_beyond_the_token_is_named_with_its_url(guarded: dict[str, str]
     assert values_of(*plan_here(given)) == [b"1"]
 
 
-def test_a_write_with_a_token_that_only_reads_says_which_right_it_needs(
-    guarded: dict[str, str], streams: Streams, tmp_path: Path
-) -> None:
+def test_a_write_names_the_right_it_needs(guarded: dict[str, str], streams: Streams, tmp_path: Path) -> None:
     """And not that another driver runs, which is what a 403 with `Producer-Epoch` says."""
     given = {"stream": streams.name, "stagingDir": str(tmp_path), "producerId": "p"}
     for scope in ("read:*", "read:* write:*"):
