@@ -174,14 +174,10 @@ class LongStream:
         dynamodb = DynamoDB(partial(self._counted, self.table.send))
         objects = Objects(partial(self._counted, self.bucket.send))
         return Stores(
-            DynamoDBTable(dynamodb, "long"),
-            SimulatedBlobs(self.bucket, objects, lambda: None),
-            recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms),
-            clock_ms=lambda: self.now_ms,
-            new_id=self._new_id,
-            concurrency=Tasks(),
-            packing=Packing(HOUR_MS),
-        )
+            DynamoDBTable(dynamodb, "long"), SimulatedBlobs(self.bucket, objects, lambda: None),
+            recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms), clock_ms=lambda: self.now_ms,
+            new_id=self._new_id, concurrency=Tasks(), packing=Packing(HOUR_MS),
+        )  # fmt: skip
 
     def _new_id(self) -> str:
         self.marks += 1
