@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,11 @@ from websockets.sync.client import connect
 from websockets.sync.server import ServerConnection, serve
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
+from tests.http_server import Handler, serving
 from tidemark.aws import clients
 from tidemark.cli import __main__ as cli
 from tidemark.ops import smoke
+from tidemark.protocol.errors import OriginAccessDenied
 
 SECRET = "0123456789abcdef" * 4
 
@@ -109,7 +112,21 @@ def test_smoke_without_a_token_fails_and_says_what_to_set(
 ) -> None:
     monkeypatch.delenv("TIDEMARK_TOKEN", raising=False)
     assert smoke.main([base_url]) == 1
-    assert "create: 401 (set TIDEMARK_TOKEN" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert re.search("FAILED    create: 401: [^(]*token[^(]* [(]set TIDEMARK_TOKEN", shown), shown
+
+
+def test_smoke_past_cloudfront_shows_the_servers_own_reason_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """And no advice on scopes, which are not at fault."""
+
+    class PastTheEdge(Handler):
+        def answer(self) -> None:
+            self.received()
+            self.respond(403, json.dumps({"error": OriginAccessDenied.message}).encode())
+
+    with serving(PastTheEdge) as url:
+        assert smoke.main([url]) == 1
+    assert capsys.readouterr().err == f"FAILED    create: 403: {OriginAccessDenied.message}\n"
 
 
 def test_smoke_fails_where_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tidemark.client import Chunk, NotFound, Retry, Stream, StreamError, StreamGone, Unreachable
 from tidemark.client.socket import socket_url
+from tidemark.protocol.errors import OriginAccessDenied
 from tidemark.protocol.socket import PATH, parse_messages, render_watches
 
 _T = TypeVar("_T")
@@ -37,7 +38,7 @@ _SECOND: Final = b"low tide"
 _THIRD: Final = b"high again"
 _ADVICE: Final[dict[int | str, str]] = {
     401: " (set TIDEMARK_TOKEN; `make token` makes one)",
-    403: " (the token's scopes must cover read:v1 write:v1 manage:v1; behind CloudFront use its URL)",
+    403: " (the token's scopes must cover read:v1 write:v1 manage:v1)",
 }
 
 
@@ -151,7 +152,9 @@ def step(name: str, call: Callable[[], _T]) -> _T:
         result = call()
     except StreamError as failed:
         status = getattr(failed, "status", "no answer" if isinstance(failed, Unreachable) else "failed")
-        raise SmokeFailed(f"{name}: {status}{_ADVICE.get(status, '')}: {failed}") from failed
+        advice = "" if OriginAccessDenied.message in str(failed) else _ADVICE.get(status, "")
+        reason = str(failed).partition(f": {status}: ")[2] or failed
+        raise SmokeFailed(f"{name}: {status}: {reason}{advice}") from failed
     offset = getattr(result, "offset", None)
     print(
         f"{name:<9} {(time.monotonic() - started) * 1000:.0f} ms{f'  next offset {offset}' if offset else ''}"
