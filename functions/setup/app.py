@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import urllib.request
@@ -25,6 +26,13 @@ from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format
 _UNRESERVABLE: Final = 100
 #: Fewest executions worth a reservation: with fewer, plain reads lose more than the other functions gain.
 _WORTH_RESERVING: Final = 25
+
+
+#: Regions in which Lambda has no function URLs, by its documentation of 2026.
+_WITHOUT_URLS: Final = (
+    "ap-east-2", "ap-south-2", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6", "ap-southeast-7",
+    "ca-west-1", "eu-central-2", "eu-south-2", "il-central-1", "me-central-1",
+)  # fmt: skip
 
 
 class Refused(Exception):
@@ -79,6 +87,7 @@ def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[
         ensure_secret(client("ssm"), name, before.get("AuthSecretName", ""))
     check_upstream_keys(now["ProxyAllow"], now["ProxyKeys"])
     key = now["CacheKey"]
+    check_region(os.environ["AWS_REGION"], needs_url=bool(key) or int(now["WriterConcurrency"]) > 0)
     policy = share_cache_policy(client("cloudfront"), is_private=key == "private") if key else ""
     limits = client("lambda").get_account_settings()["AccountLimit"]
     digest = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()[:16]
@@ -123,6 +132,15 @@ def ensure_secret(ssm: Any, name: str, before: str) -> None:
                 f"To keep the tokens of this stack: AuthSecretName={before}"
             ) from None
         ssm.put_parameter(Name=name, Type="SecureString", Value=secrets.token_hex(32), Overwrite=False)
+
+
+def check_region(region: str, *, needs_url: bool) -> None:
+    """Raises Refused if a function of the stack needs a URL and Lambda has none in the region."""
+    if needs_url and region in _WITHOUT_URLS:
+        raise Refused(
+            f"Lambda has no function URLs in {region}, and CloudFront and WriterUrl need one. Deploy with "
+            "Edge=false and WriterConcurrency=0, or in another region."
+        )
 
 
 def check_upstream_keys(allow: str, folder: str) -> None:

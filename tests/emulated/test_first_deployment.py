@@ -14,8 +14,8 @@ import httpx
 import jwt
 import pytest
 
-from tests.conformance.servers import ROOT, running, temporary_directory
-from tests.emulated.deployment import DeploymentFailed, Stack, delete, deploy, deploy_as_configured, run_sam
+from tests.conformance.servers import ROOT, own_environment, running, temporary_directory
+from tests.emulated.deployment import DeploymentFailed, Stack, delete, deploy, outputs_of, run_sam
 from tests.emulated.emulator import SAM, Emulator
 from tests.infra.test_template import TEMPLATE
 from tidemark.http.security import origin_secret
@@ -57,8 +57,14 @@ def clone(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stack(emulator: Emulator, clone: Path) -> Stack:
-    return deploy_as_configured(emulator, STACK, folder=clone)
+def printed(emulator: Emulator, clone: Path) -> str:
+    """By `sam deploy`, on a terminal of its least width."""
+    return run_sam(emulator, "deploy", folder=clone)
+
+
+@pytest.fixture(scope="module")
+def stack(emulator: Emulator, printed: str) -> Stack:
+    return Stack(STACK, emulator.url_of(STACK), outputs_of(emulator, STACK))
 
 
 def secret_of(emulator: Emulator) -> str:
@@ -89,6 +95,23 @@ def test_sam_build_and_sam_deploy_make_a_stack_that_works(emulator: Emulator, st
         assert stranger.status_code == 401
     assert httpx.get(f"{stack.url}/v1/stream/first", timeout=60, trust_env=False).status_code == 403
     assert "functions at once" in stack.outputs["Readers"]
+
+
+def test_the_command_for_a_token_works_as_it_is_copied(
+    emulator: Emulator, stack: Stack, printed: str
+) -> None:
+    """From the table that SAM prints, in a folder of the project. CloudFront is not emulated, so the other
+    command runs in tests/infra/test_deployment.py."""
+    rows = dict(re.findall(r"^Key +(\w+) *\nDescription[^\0]*?\nValue +(.*?) *\n", printed, re.MULTILINE))
+    assert {name: rows[name] for name in ("Url", "Console", "Token", "Try")}.items() <= stack.outputs.items()
+    made = subprocess.run(
+        ["bash", "-c", f"{rows['Token']}; echo $TIDEMARK_TOKEN"],
+        cwd=ROOT, env=own_environment() | emulator.environment | {"MAKEFLAGS": "LOCAL="},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    with client_of(emulator, stack) as client:
+        headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        assert client.put("/v1/stream/copied", headers=headers).status_code == 201, made.stderr
 
 
 def test_a_token_of_one_stack_is_worth_nothing_in_another_of_the_account(

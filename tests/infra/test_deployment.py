@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Iterator
 
 import pytest
@@ -132,9 +133,6 @@ def test_a_functions_log_ends_has_no_line_for_each_invocation_and_timers_are_no_
     assert RESOURCES["WriteLogs"]["Properties"]["LogGroupName"]["Sub"][0].endswith("-${Id}")
 
 
-TRY = ("TryCreate", "TryFollow")
-
-
 @pytest.fixture(scope="module")
 def base_url() -> Iterator[str]:
     with (
@@ -144,32 +142,58 @@ def base_url() -> Iterator[str]:
         yield server.base_url
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is missing: its lines cannot be run")
-@pytest.mark.parametrize("private", ["true", "false"])
-def test_the_lines_of_the_outputs_work(base_url: str, private: str) -> None:
-    """Pasted one after the other, with a token in the environment or without one."""
-    said = [run_line(name, base_url, private=private == "true") for name in TRY]
-    created, followed = said
-    assert re.match(r"HTTP/1.1 20[01] ", created)
-    assert "event: data\ndata:high tide" in followed.replace("data: ", "data:")
+def output(name: str, parameters: dict[str, str]) -> str:
+    """Of a stack in the region with the longest name."""
+    api, region = "0123456789", "ap-southeast-1"
+    known = {
+        "AWS::StackName": "tidemark",
+        "AWS::Region": region,
+        "AWS::URLSuffix": "amazonaws.com",
+        "Api": api,
+    }
+    found: str = resolve(TEMPLATE["Outputs"][name]["Value"], DEFAULTS | known | parameters | DISTRIBUTED)
+    return found
 
 
-def run_line(name: str, base_url: str, *, private: bool) -> str:
-    text, values = TEMPLATE["Outputs"][name]["Value"]["Sub"]
-    condition, with_token, without = values["Token"]["If"]
-    assert condition == "IsPrivate"
-    assert values["Base"]["If"][0] == "HasEdge"
-    line = text.replace("${Token}", with_token if private else without).replace("${Base}", base_url)
-    assert "${" not in line
+DISTRIBUTED = {"Distribution.DomainName": "d111111abcdef8.cloudfront.net"}
+
+
+@pytest.mark.parametrize("given", [{}, {"Edge": "false"}, {"AuthSecretName": "/mine"}], ids=str)
+def test_the_first_outputs_are_the_address_the_console_and_two_commands_in_one_line(
+    given: dict[str, str],
+) -> None:
+    """SAM wraps a value at 75 characters and at hyphens: a command in two lines does another thing."""
+    assert [*TEMPLATE["Outputs"]][:4] == ["Url", "Console", "Token", "Try"]
+    values = {name: output(name, given) for name in ("Url", "Console", "Token", "Try")}
+    printed = [
+        textwrap.wrap(f"{'Value':<20}{each}", width=95, break_long_words=False) for each in values.values()
+    ]
+    assert [len(lines) for lines in printed] == [1, 1, 1, 1]
+    secret = "SECRET_NAME=/mine" if given.get("AuthSecretName") else "STACK=tidemark"
+    assert values["Token"] == f"export TIDEMARK_TOKEN=$(make token {secret})"
+    assert values["Try"] == f"make smoke URL={values['Url']}"
+    assert values["Console"] == f"{values['Url']}/v1/console"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is missing: the commands cannot be run")
+def test_the_commands_of_the_outputs_work(base_url: str) -> None:
+    """Copied one after the other. The installation that they may begin with is left out."""
+    url = output("Url", {})
+    environment = os.environ | {"MAKEFLAGS": "LOCAL="}
+    script = f"{output('Token', {})}; echo $TIDEMARK_TOKEN; {output('Try', {}).replace(url, base_url)}"
+    shown = script.replace("make token", "make VENV=echo token")
     ran = subprocess.run(
-        ["bash", "-c", line],
-        env=os.environ | {"TIDEMARK_TOKEN": "a.b.c"},
+        ["bash", "-c", shown],
+        cwd=ROOT,
+        env=environment,
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
-    return ran.stdout.replace("\r\n", "\n")
+    asked, *smoked = ran.stdout.splitlines()
+    assert asked == "-m tidemark.cli token --secret-name /tidemark/tidemark/auth-secret"
+    assert smoked[-1] == "all as expected", ran.stdout
 
 
 def test_the_template_shows_no_secret() -> None:

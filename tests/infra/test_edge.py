@@ -338,7 +338,9 @@ def resolve(part: Any, references: dict[str, str]) -> Any:
     if name == "Ref":
         return references[inner]
     if name == "Sub":
-        return re.sub(r"\$\{([\w:]+)\}", lambda found: references[found[1]], inner)
+        text, named = (inner, {}) if isinstance(inner, str) else inner
+        known = references | {key: resolve(value, references) for key, value in named.items()}
+        return re.sub(r"\$\{([\w:.]+)\}", lambda found: known[found[1]], text)
     first, text = inner[0], resolve(inner[1], references)
     return text.split(first) if name == "Split" else text[first]
 

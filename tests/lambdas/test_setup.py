@@ -30,7 +30,7 @@ SETUP = REQUEST | {"ResourceType": "Custom::Setup"}
 ORIGIN_SECRET = REQUEST | {"ResourceType": "Custom::OriginSecret", "ResourceProperties": {}}
 PROPERTIES = {"AuthSecretName": SECRET, "ReaderConcurrency": "0", "Sockets": "true"}
 PROPERTIES |= {"CacheKey": "", "ProxyAllow": "", "ProxyKeys": "/tidemark/tides/proxy/"}
-PROPERTIES |= {"TableUnitsPerSecond": "0"}
+PROPERTIES |= {"TableUnitsPerSecond": "0", "WriterConcurrency": "0"}
 
 
 class FakeAws:
@@ -89,6 +89,7 @@ class FakeAws:
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> FakeAws:
     aws = FakeAws()
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setattr(boto3, "client", lambda _service: aws)
     return aws
 
@@ -187,6 +188,30 @@ def test_the_layer_describes_each_service_that_setup_calls() -> None:
     called = re.findall(r'client\("(\w+)"\)', Path(app.__file__).read_text())
     [described] = re.findall(r"^SERVICES := (.*)$", (ROOT / "shared" / "Makefile").read_text(), re.MULTILINE)
     assert set(called) - set(described.split()) == set()
+
+
+@pytest.mark.parametrize(
+    ("region", "given", "status"),
+    [
+        ("eu-south-2", {"CacheKey": "private"}, "FAILED"),
+        ("eu-south-2", {"WriterConcurrency": "5"}, "FAILED"),
+        ("eu-south-2", {}, "SUCCESS"),
+        ("eu-south-1", {"CacheKey": "private", "WriterConcurrency": "5"}, "SUCCESS"),
+    ],
+    ids=str,
+)
+def test_a_region_without_urls_of_functions_takes_a_stack_that_needs_none(
+    aws: FakeAws, cloudformation: CloudFormation, monkeypatch: pytest.MonkeyPatch,
+    *, region: str, given: dict[str, str], status: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("AWS_REGION", region)
+    answer = cloudformation.answer_to(SETUP, **given)
+    assert answer["Status"] == status
+    assert (f"no function URLs in {region}" in answer.get("Reason", "")) == (status == "FAILED")
+    for name, each in RESOURCES.items():
+        assert "FunctionUrlConfig" not in each.get("Properties", {}), "SAM makes that URL in every stack"
+        if each["Type"] == "AWS::Lambda::Url":
+            assert each["Condition"] == {"LiveFunctionUrl": "HasEdge"}.get(name, "HasWriterUrl")
 
 
 def test_a_proxy_names_keys_of_its_own_stack_alone(aws: FakeAws, cloudformation: CloudFormation) -> None:

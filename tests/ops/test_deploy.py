@@ -79,9 +79,16 @@ def config(folder: Path, text: str) -> Path:
     return path
 
 
-def test_without_a_section_nothing_more_is_deployed(aws: FakeAws, sam: Path) -> None:
+def test_without_a_section_nothing_more_is_deployed_and_the_first_steps_are_the_last_lines(
+    aws: FakeAws, sam: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each in one line, however narrow the terminal is."""
+    assert deploy.main([]) == 0, "another stack, named in ARGS"
+    first = {"Url": "https://d1.example", "Token": "export TIDEMARK_TOKEN=$(make token STACK=tidemark)"}
+    aws.stacks["tidemark"] = OUTPUTS | first
     assert deploy.main([]) == 0
     assert not sam.exists()
+    assert capsys.readouterr().out == f"Url      {first['Url']}\nToken    {first['Token']}\n"
 
 
 def test_stacks_beside_the_main_one_follow_it_with_its_values(

@@ -94,7 +94,8 @@ def load_template(path: Path) -> Template:
         for name, function in functions.items()
         for event in function.get("Events", {}).values()
     ]
-    streaming = [name for name, function in functions.items() if "FunctionUrlConfig" in function]
+    urls = [url for _, url in _resources(document, "AWS::Lambda::Url")]
+    streaming = [url["TargetFunctionArn"].value for url in urls if url.get("InvokeMode") == "RESPONSE_STREAM"]
     return Template(
         functions={name: _function(document, path.parent, name) for name in functions},
         routes=tuple(route for _, api in _resources(document, HTTP_API) for route in _routes(api, functions)),

@@ -11,10 +11,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import boto3
+from botocore.exceptions import ClientError
 
+#: The outputs that a person needs first. SAM prints all outputs in CloudFormation's order, and wraps them.
+FIRST = ("Url", "Console", "Token", "Try")
 #: The folder of each stack's template.
 PARTS = ("container", "pipeline")
 
@@ -39,10 +43,14 @@ def main(arguments: list[str], config: Path = Path("samconfig.toml")) -> int:
         own = sections[part]["deploy"]["parameters"].get("parameter_overrides", "")
         where = ["--stack-name", stack, "--s3-prefix", stack, "--template-file", template]
         code = code or run_sam(*deploy, *where, "--parameter-overrides", " ".join([*inherited, own]))
-    if code or "container" not in parts:
-        return code
-    origin = values_of(f"{name}-container", region)["Origin"]
-    return run_sam(*deploy, "--parameter-overrides", f"LiveOrigin={origin}")
+    if not code and "container" in parts:
+        origin = values_of(f"{name}-container", region)["Origin"]
+        code = run_sam(*deploy, "--parameter-overrides", f"LiveOrigin={origin}")
+    if not code:
+        with suppress(ClientError):  # ARGS may name another stack.
+            known = values_of(name, region)
+            print("\n".join(f"{key:<8} {known[key]}" for key in FIRST if key in known))
+    return code
 
 
 def values_of(stack: str, region: str | None) -> dict[str, str]:
