@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import cfnlint
 import pytest
 import yaml
 
@@ -76,6 +77,19 @@ def statements_of(function: dict[str, Any]) -> list[dict[str, Any]]:
         for policy in function["Policies"]
         for statement in policy["Statement"]
     ]
+
+
+def test_an_action_that_iam_limits_to_no_resource_is_allowed_on_all() -> None:
+    """By IAM's own table, which cfn-lint has: a narrower statement allows nothing, on AWS alone."""
+    known = json.loads((Path(cfnlint.__file__).parent / "data/AdditionalSpecs/Policies.json").read_text())
+    [setup] = TEMPLATE["Resources"]["OriginSecretRole"]["Properties"]["Policies"]
+    roles = [*FUNCTIONS.values(), {"Policies": [setup["PolicyDocument"]]}]
+    for statement in (each for role in roles for each in statements_of(role)):
+        actions = statement["Action"]
+        for action in [actions] if isinstance(actions, str) else actions:
+            service, _, name = action.lower().partition(":")
+            limited = "Resources" in known[service]["Actions"][name]
+            assert limited or statement["Resource"] == "*", action
 
 
 #: A secret itself is no value of a template's: where it is kept is. The HTTP API has its own limit.
