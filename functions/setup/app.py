@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -24,6 +25,8 @@ from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format
 
 #: Concurrent executions that Lambda keeps for functions without a reservation.
 _UNRESERVABLE: Final = 100
+#: Seconds between tries: a right that this deployment has given the role holds some seconds later.
+_PAUSES: Final = (1, 2, 4, 8)
 #: Fewest executions worth a reservation: with fewer, plain reads lose more than the other functions gain.
 _WORTH_RESERVING: Final = 25
 
@@ -71,14 +74,20 @@ def answer_to(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def table_of(cloudformation: Any, stack: str) -> str | None:
     """The stack's table, or None if there is none yet: a refused creation then leaves no protected table."""
-    try:
-        found = cloudformation.describe_stack_resource(StackName=stack, LogicalResourceId="Table")
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "ValidationError":  # There is no such resource.
-            raise
-        return None
-    name: str | None = found["StackResourceDetail"].get("PhysicalResourceId")
-    return name
+    pauses = iter(_PAUSES)
+    while True:
+        try:
+            found = cloudformation.describe_stack_resource(StackName=stack, LogicalResourceId="Table")
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code == "ValidationError":  # There is no such resource.
+                return None
+            if code != "AccessDenied" or (pause := next(pauses, None)) is None:
+                raise
+            time.sleep(pause)
+        else:
+            name: str | None = found["StackResourceDetail"].get("PhysicalResourceId")
+            return name
 
 
 def set_up(now: Mapping[str, str], before: Mapping[str, str], client: Callable[[str], Any]) -> dict[str, str]:

@@ -70,7 +70,7 @@ def test_prices_are_of_what_the_templates_deploy_by_default() -> None:
     memory = (parameters["MemorySize"] / 1024, parameters["LiveMemory"] / 1024)
     assert memory == (prices.MEMORY_GB, prices.LIVE_GB)
     assert TEMPLATE["Resources"]["ProxyFunction"]["Properties"]["MemorySize"] == prices.PROXY_GB * 1024
-    assert (parameters["Edge"], parameters["TableKey"]) == ("true", "owned")
+    assert (parameters["Edge"], parameters["KeyArn"]) == ("true", "")
     assert parameters["LogLevel"] == "WARNING"
     assert parameters["SseSeconds"] == page.WAIT_SECONDS
     task = CHILD["Resources"]["Task"]["Properties"]

@@ -104,6 +104,31 @@ def test_what_is_stored_is_kept_and_can_be_restored() -> None:
     assert removed["NoncurrentVersionExpiration"]["NoncurrentDays"] > 35
 
 
+def test_a_key_of_the_customers_encrypts_all_that_is_stored() -> None:
+    """Table, bucket, queues and logs. Each role may use it, and no statement names another key."""
+    key = {"If": ["HasKey", {"Ref": "KeyArn"}, {"Ref": "AWS::NoValue"}]}
+    of_kind = {
+        kind: [each["Properties"] for each in RESOURCES.values() if each["Type"] == f"AWS::{kind}"]
+        for kind in ("SQS::Queue", "Logs::LogGroup")
+    }
+    assert [each["KmsMasterKeyId"] for each in of_kind["SQS::Queue"]] == [key] * 3
+    assert [each["SqsManagedSseEnabled"] for each in of_kind["SQS::Queue"]] == [
+        {"If": ["HasKey", False, True]}
+    ] * 3
+    assert [each["KmsKeyId"] for each in of_kind["Logs::LogGroup"]] == [key] * 9
+    with_key = {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": {"Ref": "KeyArn"}}
+    assert RESOURCES["Table"]["Properties"]["SSESpecification"]["If"][:2] == ["HasKey", with_key]
+    [rule] = RESOURCES["Bucket"]["Properties"]["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    by_default = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": {"Ref": "KeyArn"}}
+    assert rule["If"][1] == {"ServerSideEncryptionByDefault": by_default, "BucketKeyEnabled": True}
+    roles = {each.get("Ref") or each["If"][1]["Ref"] for each in RESOURCES["UseKey"]["Properties"]["Roles"]}
+    assert roles == {f"{name}Role" for name in FUNCTIONS} | {"OriginSecretRole"}
+    own = "arn:aws:kms:eu-central-1:123456789012:key/1b2c"
+    for given, has_key in (("", False), ("managed", False), (own, True)):
+        assert re.fullmatch(TEMPLATE["Parameters"]["KeyArn"]["AllowedPattern"], given)
+        assert holds(CONDITIONS["HasKey"], DEFAULTS | {"KeyArn": given}) == has_key
+
+
 def test_the_writers_url_has_a_function_of_its_own() -> None:
     """A reservation is a limit. A flood at the URL, which anybody may send, leaves other writers theirs."""
     write, writer = (dict(FUNCTIONS[name]) for name in ("WriteFunction", "WriterFunction"))

@@ -38,6 +38,7 @@ class FakeAws:
 
     def __init__(self) -> None:
         self.has_table = True
+        self.refusals: list[str] = []
         self.ceiling: dict[str, int] = {}
         self.updates: list[dict[str, Any]] = []
         self.secrets: dict[str, str] = {}
@@ -67,8 +68,9 @@ class FakeAws:
 
     def describe_stack_resource(self, **named: Any) -> dict[str, Any]:
         assert named == {"StackName": REQUEST["StackId"], "LogicalResourceId": "Table"}
-        if not self.has_table:
-            raise ClientError({"Error": {"Code": "ValidationError"}}, "DescribeStackResource")
+        if self.refusals or not self.has_table:
+            code = self.refusals.pop() if self.refusals else "ValidationError"
+            raise ClientError({"Error": {"Code": code}}, "DescribeStackResource")
         return {"StackResourceDetail": {"PhysicalResourceId": "tides"}}
 
     def describe_table(self, **named: Any) -> dict[str, Any]:
@@ -252,6 +254,16 @@ def test_a_release_that_cannot_read_the_stored_format_is_refused_before_any_func
     assert {RESOURCES[name]["DependsOn"] for name in FUNCTIONS} == {"Setup"}
     aws.has_table = False
     assert cloudformation.answer_to(SETUP)["Status"] == "SUCCESS"
+
+
+@pytest.mark.parametrize(("refusals", "status"), [(4, "SUCCESS"), (5, "FAILED")])
+def test_a_right_of_the_role_may_hold_only_seconds_later(
+    aws: FakeAws, cloudformation: CloudFormation, monkeypatch: pytest.MonkeyPatch, refusals: int, status: str
+) -> None:
+    """An upgrade gives the role a right that the release before did not need."""
+    monkeypatch.setattr(app, "_PAUSES", (0,) * len(app._PAUSES))
+    aws.refusals = ["AccessDenied"] * refusals
+    assert cloudformation.answer_to(SETUP)["Status"] == status
 
 
 @pytest.mark.parametrize(
