@@ -67,7 +67,7 @@ def answer_to(event: Mapping[str, Any]) -> dict[str, Any]:
     now, before = event["ResourceProperties"], event.get("OldResourceProperties", {})
     if table := table_of(boto3.client("cloudformation"), event["StackId"]):
         check_format(dynamodb := boto3.client("dynamodb"), table)
-        if int(before.get("TableUnitsPerSecond", "0")) and not int(now["TableUnitsPerSecond"]):
+        if now.get("TableUnitsPerSecond") == "0" and before.get("TableUnitsPerSecond", "0") != "0":
             take_ceiling_off(dynamodb, table)
     return {"Data": set_up(now, before, boto3.client)}
 
@@ -122,7 +122,7 @@ def take_ceiling_off(dynamodb: Any, table: str) -> None:
         none = dict.fromkeys(("MaxReadRequestUnits", "MaxWriteRequestUnits"), -1)
         dynamodb.update_table(TableName=table, OnDemandThroughput=none)
         dynamodb.get_waiter("table_exists").wait(
-            TableName=table, WaiterConfig={"Delay": 2, "MaxAttempts": 18}
+            TableName=table, WaiterConfig={"Delay": 2, "MaxAttempts": 12}
         )
 
 

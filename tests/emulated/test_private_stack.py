@@ -40,11 +40,16 @@ def emulator() -> Iterator[Emulator]:
 
 
 @pytest.fixture(scope="module")
-def stack(emulator: Emulator) -> Stack:
-    """The stack draws the secret for tokens itself."""
+def key(emulator: Emulator) -> str:
+    arn: str = emulator.client("kms").create_key()["KeyMetadata"]["Arn"]
+    return arn
+
+
+@pytest.fixture(scope="module")
+def stack(emulator: Emulator, key: str) -> Stack:
+    """The stack draws the secret for tokens itself. What it stores is encrypted with the customer's key."""
     given = {"AuthSecretName": "/private/auth-secret", "Edge": "false", "WriterConcurrency": "2"}
-    given |= {"AccessLogs": "true"}
-    return deploy(emulator, "private", given)
+    return deploy(emulator, "private", given | {"AccessLogs": "true", "KeyArn": key})
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +151,11 @@ def test_iam_is_enforced(emulator: Emulator, client: httpx.Client) -> None:
     assert client.get("/v1/stream/closed", params={"offset": "-1"}).content == b"y"
 
 
-def test_a_large_body_needs_no_more_than_the_roles_have(client: httpx.Client) -> None:
+def test_a_large_body_needs_no_more_than_the_roles_have(
+    emulator: Emulator, stack: Stack, key: str, client: httpx.Client
+) -> None:
+    bucket = emulator.client("s3").get_bucket_encryption(Bucket=stack.outputs["BucketName"])
+    assert key in json.dumps(bucket)
     body = secrets.token_bytes(100_000)
     headers = {"Content-Type": "application/octet-stream"}
     assert client.put("/v1/stream/bodies", headers=headers).status_code == 201
