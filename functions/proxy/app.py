@@ -34,7 +34,8 @@ with garbage_collection_paused():
     from tidemark.protocol.proxy import parse_allowed
     from tidemark.protocol.stream_key import StreamKey
     from tidemark.proxy.calls import Calls, RequestBody, UpstreamRequest
-    from tidemark.proxy.pipe import CallLimits, carry_out
+    from tidemark.proxy.pipe import carry_out
+    from tidemark.proxy.upstream import CallLimits
     from tidemark.service.append import AppendRequest, append
     from tidemark.service.stores import connect
     from tidemark.settings import Settings

@@ -1,67 +1,61 @@
-"""Checked connections: names with several, hostile and rebound addresses, and the deadline."""
+"""Checked connections: hostile and rebound addresses of names, shared lookups, and the deadline."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import httpcore
 import pytest
 
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 from tidemark.outbound import connection
-from tidemark.outbound.connection import MOST_ADDRESSES, AddressRefused, NotConnected, answered
-from tidemark.outbound.lookups import Lookups
-from tidemark.outbound.url import IpAddress, Url, is_public
+from tidemark.outbound.connection import (
+    MOST_ADDRESSES,
+    AddressRefused,
+    Lookups,
+    NotConnected,
+    Timeouts,
+    TooManyLookups,
+    answered,
+)
+from tidemark.outbound.url import Url, is_public
 from tidemark.proxy.calls import RequestBody
 
 PUBLIC = Url("https", "far.test", 443, "/")
 
 
-async def status_of(url: Url, *, own: bool = False, seconds: float = PATIENCE_SECONDS) -> int:
-    def may_connect(address: IpAddress) -> bool:
-        return own or is_public(address)
-
-    limits = {"header_seconds": seconds, "connect_seconds": seconds, "silent_seconds": seconds}
-    asked = answered(url, "GET", [], RequestBody(b""), names=Lookups(), may_connect=may_connect, **limits)
+async def status_of(url: Url, seconds: float = PATIENCE_SECONDS) -> int:
+    body, timeouts = RequestBody(b""), Timeouts(seconds, seconds, seconds)
+    may_connect = is_public if url is PUBLIC else (lambda _: True)
+    names = Lookups()
+    asked = answered(url, "GET", [], body, names=names, may_connect=may_connect, timeouts=timeouts)
     async with asked as answer:
         return answer.status
 
 
-class Network:
-    """Addresses of names, and the connections that were begun."""
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """The address and the timeout of each attempt to connect. All fail."""
+    begun = list[tuple[str, float]]()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.addresses: list[list[str]] = []
-        self.asked: list[tuple[str, int]] = []
-        self.connected: list[tuple[str, float]] = []
-        monkeypatch.setattr(connection, "resolve_host", self.resolve)
-
-    def resolve(self, host: str, port: int) -> list[str]:
-        self.asked.append((host, port))
-        return self.addresses.pop(0)
-
-    async def connect(self, address: str, _port: int, timeout: float, **_named: Any) -> None:  # noqa: ASYNC109
-        self.connected.append((address, timeout))
+    async def connect(_self: object, address: str, _port: int, *, timeout: float, **_: Any) -> None:  # noqa: ASYNC109
+        begun.append((address, timeout))
         raise httpcore.ConnectTimeout
 
-
-@pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Network:
-    return Network(monkeypatch)
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect)
+    return begun
 
 
-@pytest.fixture
-def far(network: Network, monkeypatch: pytest.MonkeyPatch) -> Network:
-    """No connection succeeds."""
-    monkeypatch.setattr(
-        "httpcore.AnyIOBackend.connect_tcp", lambda _self, *given, **named: network.connect(*given, **named)
-    )
-    return network
+def resolve(monkeypatch: pytest.MonkeyPatch, *results: list[str]) -> None:
+    left = iter(results)
+    monkeypatch.setattr(connection, "resolve_host", lambda _host, _port: next(left))
 
 
 HOSTILE = [
@@ -73,36 +67,38 @@ HOSTILE = [
 
 @pytest.mark.parametrize("addresses", HOSTILE, ids=str)
 def test_a_name_with_an_address_that_is_not_public_is_not_connected_to(
-    far: Network, addresses: list[str]
+    attempts: list[object], monkeypatch: pytest.MonkeyPatch, addresses: list[str]
 ) -> None:
-    """One such address is enough, because the connection could take any of them."""
-    far.addresses = [addresses]
+    """A single private address is enough, because the connection could take any of them."""
+    resolve(monkeypatch, addresses)
     with pytest.raises(AddressRefused if addresses else NotConnected):
         asyncio.run(status_of(PUBLIC))
-    assert far.connected == []
+    assert attempts == []
 
 
-def test_a_name_that_is_rebound_is_looked_up_once_and_the_checked_address_gets_the_request(
-    far: Network,
+def test_the_connection_goes_to_the_checked_address_of_a_name_that_is_rebound(
+    attempts: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far.addresses = [["8.8.8.8"], ["127.0.0.1"]]
+    resolve(monkeypatch, ["8.8.8.8"], ["127.0.0.1"])
     with pytest.raises(NotConnected, match="ConnectTimeout"):
         asyncio.run(status_of(PUBLIC))
-    assert (far.asked, [address for address, _ in far.connected]) == ([("far.test", 443)], ["8.8.8.8"])
+    assert [address for address, _ in attempts] == ["8.8.8.8"]
 
 
-def test_a_silent_address_leaves_time_for_the_next_and_their_number_is_bounded(far: Network) -> None:
-    far.addresses = [["8.8.8.8", "8.8.4.4"] * 100]
+def test_a_silent_address_leaves_time_for_the_next_and_their_number_is_bounded(
+    attempts: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(monkeypatch, ["8.8.8.8", "8.8.4.4"] * 100)
     with pytest.raises(NotConnected):
-        asyncio.run(status_of(PUBLIC, seconds=100.0))
-    assert [address for address, _ in far.connected] == ["8.8.8.8", "8.8.4.4"] * (MOST_ADDRESSES // 2)
-    assert [timeout <= 50 for _, timeout in far.connected] == [True] * (MOST_ADDRESSES - 1) + [False]
+        asyncio.run(status_of(PUBLIC, 100.0))
+    assert [address for address, _ in attempts] == ["8.8.8.8", "8.8.4.4"] * (MOST_ADDRESSES // 2)
+    assert [timeout <= 50 for _, timeout in attempts] == [True] * (MOST_ADDRESSES - 1) + [False]
 
 
 @pytest.mark.parametrize("before", [[], ["::1"], ["127.0.0.2", "::1", "127.0.0.3"]], ids=str)
 @pytest.mark.parametrize("after", [[], ["127.0.0.9"]], ids=str)
-def test_each_address_is_tried(network: Network, before: list[str], after: list[str]) -> None:
-    """This machine may have no IPv6."""
+def test_each_address_is_tried(monkeypatch: pytest.MonkeyPatch, before: list[str], after: list[str]) -> None:
+    """For a machine without IPv6."""
 
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 204 x\r\n\r\n")
@@ -110,26 +106,60 @@ def test_each_address_is_tried(network: Network, before: list[str], after: list[
 
     async def asking() -> int:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            return await status_of(Url("http", "a.test", server.sockets[0].getsockname()[1], "/"), own=True)
+            return await status_of(Url("http", "a.test", server.sockets[0].getsockname()[1], "/"))
 
-    network.addresses = [[*before, "127.0.0.1", *after]]
+    resolve(monkeypatch, [*before, "127.0.0.1", *after])
     assert asyncio.run(asking()) == 204
 
 
-def test_a_lookup_that_hangs_and_an_unknown_name_are_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = threading.Event()
+@pytest.fixture
+def go_on() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
 
-    def look(host: str, _port: int) -> list[str]:
-        if host == "far.test":
-            go_on.wait(PATIENCE_SECONDS)
-        raise OSError
 
-    monkeypatch.setattr(connection, "resolve_host", look)
-    with pytest.raises(TimeoutError):
-        asyncio.run(status_of(PUBLIC, seconds=0.01))
+def test_callers_with_the_same_question_share_one_answer(go_on: threading.Event) -> None:
+    asked = list[str]()
+
+    def look(name: str) -> str:
+        asked.append(name)
+        go_on.wait(PATIENCE_SECONDS)
+        return name.upper()
+
+    lookups = Lookups()
+    first = lookups.ask(look, "a.test")
+    assert (lookups.ask(look, "a.test") is first, first.cancel()) == (True, False)
     go_on.set()
-    with pytest.raises(NotConnected, match=r"unknown\.test has no address"):
-        asyncio.run(status_of(Url("https", "unknown.test", 443, "/")))
+    assert first.result(PATIENCE_SECONDS) == "A.TEST"
+    assert lookups.ask(look, "a.test").result(PATIENCE_SECONDS) == "A.TEST"
+    assert asked == ["a.test"] * 2
+
+
+def test_slow_names_of_one_domain_leave_room_and_no_name_waits_in_a_line(go_on: threading.Event) -> None:
+    lookups, wait = Lookups(), lambda _name: go_on.wait(PATIENCE_SECONDS)
+    answers = [lookups.ask(wait, f"{number}.one.test") for number in range(16)]
+    with pytest.raises(TooManyLookups, match=r"16 of .*one\.test"):
+        lookups.ask(wait, "17.one.test")
+    answers += [lookups.ask(wait, f"{number}.test") for number in range(48)]
+    with pytest.raises(TooManyLookups):
+        lookups.ask(wait, "another.test")
+    go_on.set()
+    assert all(answer.result(PATIENCE_SECONDS) for answer in answers)
+    until(lambda: not lookups._asked)
+    lookups.ask(wait, "another.test").result(PATIENCE_SECONDS)
+
+
+def test_a_failure_is_the_answer_and_leaves_no_garbage() -> None:
+    def fail(_name: str) -> None:
+        raise OSError("no address")
+
+    gc.collect()
+    with pytest.raises(OSError, match="no address"):
+        Lookups().ask(fail, "a.test").result(PATIENCE_SECONDS)
+    assert not [
+        each for each in gc.get_objects() if isinstance(each, OSError) and each.args == ("no address",)
+    ]
 
 
 def test_the_certificate_must_match_the_host() -> None:
@@ -138,6 +168,6 @@ def test_the_certificate_must_match_the_host() -> None:
 
 
 def test_httpcore_is_imported_with_the_first_call() -> None:
-    """It costs a cold start 60 ms."""
+    """A cold start would need 60 ms more."""
     code = "import sys, tidemark.subscriptions.deliveries as _; sys.exit('httpcore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -56,8 +56,6 @@ def test_a_hostile_url_is_rejected(url: str, allow_local: bool) -> None:
 )
 def test_a_url_of_the_public_internet_is_accepted(text: str, url: Url) -> None:
     assert parse_webhook_url(text, allow_local=False) == url
-    assert "HTTP" not in url.authority
-    assert url.scheme == "https"
 
 
 LOCAL = ("http://localhost:8080/hook", "http://127.0.0.1:8080/hook", "http://127.0.0.255/hook")
@@ -84,7 +82,7 @@ HOSTILE_ADDRESSES = [
     "::ffff:192.168.0.1", "::ffff:169.254.169.254", "::7f00:1", "64:ff9b::7f00:1", "64:ff9b::a00:1",
     "64:ff9b:1::1", "100::1", "2001::1", "2001:db8::1", "2001:10::1", "2002:a00:1::1", "3fff::1", "5f00::1",
     "fc00::1", "fd00:ec2::254", "fe80::1", "2606:4700::1111%1", "fec0::1", "ff02::1", "ff05::2",
-    # Of clouds, for their own machines: Azure, Oracle, Alibaba, AWS's containers, Google.
+    # Own addresses of clouds: Azure, Oracle, Alibaba, AWS's containers, Google.
     "168.63.129.16", "::ffff:168.63.129.16", "64:ff9b::a83f:8110", "192.0.0.192", "100.100.100.200",
     "169.254.170.23", "fd00:ec2::23", "fd20:ce::254",
 ]  # fmt: skip

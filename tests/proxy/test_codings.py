@@ -12,7 +12,7 @@ import pytest
 
 from tests.proxy.conftest import Behaviour, Client, UpstreamHandler
 from tests.proxy.test_proxy import code_of
-from tidemark.proxy.codings import decoded
+from tidemark.proxy.upstream import decoded
 
 TEXT = b"".join(b"data: %d\n\n" % number for number in range(30_000))
 _RAW = zlib.compressobj(wbits=-15)

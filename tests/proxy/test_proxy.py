@@ -23,7 +23,7 @@ from tidemark.http import proxy as endpoint
 from tidemark.outbound import connection
 from tidemark.protocol.errors import StorageUnavailable
 from tidemark.proxy import calls, pipe, upstream
-from tidemark.proxy.pipe import CallLimits
+from tidemark.proxy.upstream import CallLimits
 
 KEY = {"Idempotency-Key": "k"}
 

@@ -7,20 +7,35 @@ import asyncio
 import ipaddress
 import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import httpcore
 
-from tidemark.outbound.lookups import Lookups, TooManyLookups
 from tidemark.outbound.url import IpAddress, Url
+
+_T = TypeVar("_T")
 
 #: Most addresses to which a request tries to connect.
 MOST_ADDRESSES: Final = 4
+#: Most open lookups: in all, and for names of one domain, so that the slow names of one client leave room for
+#: the others.
+_AT_ONCE: Final = 64
+_OF_ONE_DOMAIN: Final = 16
+
+
+class Timeouts(NamedTuple):
+    """In seconds: until the headers of the response, of a lookup, a connection or a write, and of a read."""
+
+    headers: float
+    connect: float
+    silence: float
 
 
 class AddressRefused(Exception):
@@ -29,6 +44,54 @@ class AddressRefused(Exception):
 
 class NotConnected(Exception):
     """There is no connection. The message names no secret."""
+
+
+class TooManyLookups(OSError):
+    """Too many lookups are open."""
+
+
+class Lookups:
+    """Lookups without a timeout, such as the system's DNS resolver, on threads of their own. Callers with the
+    same question share one lookup. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: dict[tuple[Any, ...], Future[Any]] = {}
+
+    def ask(self, look: Callable[..., _T], name: str, *more: object) -> Future[_T]:
+        """A future with the result of `look` or its exception. Raises TooManyLookups."""
+        question, domain = (look, name, *more), _domain(name)
+        with self._lock:
+            if (known := self._asked.get(question)) is not None:
+                return known
+            alike = sum(_domain(asked[1]) == domain for asked in self._asked)
+            if alike >= _OF_ONE_DOMAIN or len(self._asked) >= _AT_ONCE:
+                raise TooManyLookups(f"too many names are looked up at once, {alike} of *.{domain}")
+            answer: Future[_T] = Future()
+            answer.set_running_or_notify_cancel()  # No caller can cancel the shared answer.
+            threading.Thread(target=self._look, args=(question, answer), daemon=True).start()
+            self._asked[question] = answer
+        return answer
+
+    def _look(self, question: tuple[Any, ...], answer: Future[Any]) -> None:
+        look, *about = question
+        result, failure = None, None
+        try:
+            result = look(*about)
+        except Exception as error:  # noqa: BLE001 - it is raised where the answer is waited for
+            failure = error.with_traceback(None)  # The traceback holds this frame, and the frame the answer.
+        with self._lock:
+            del self._asked[question]
+        answer.set_exception(failure) if failure else answer.set_result(result)
+
+
+def _domain(name: str) -> str:
+    return ".".join(name.split(".")[-2:])
+
+
+#: For each caller, so that slow names of one leave room for the other.
+WEBHOOK_NAMES: Final = Lookups()
+UPSTREAM_NAMES: Final = Lookups()
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
@@ -43,8 +106,7 @@ class _Checked(httpcore.AsyncNetworkBackend):
 
     names: Lookups
     may_connect: Callable[[IpAddress], bool]
-    #: Timeout of the lookup, and most time of an attempt to connect; and the end of the whole request.
-    seconds: float
+    #: The deadline of the headers, by the monotonic clock.
     ends_at: float
     #: Closes the connections, also one whose TLS handshake is cancelled.
     opened: AsyncExitStack
@@ -52,10 +114,10 @@ class _Checked(httpcore.AsyncNetworkBackend):
     async def connect_tcp(self, host: str, port: int, *_: Any, **named: Any) -> httpcore.AsyncNetworkStream:
         """Try each address: this machine may have no IPv6. An attempt gets at most half of the remaining
         time, and the last one all of it."""
-        *first, last = await self._addresses(host, port)
+        *first, last = await self._addresses(host, port, named["timeout"])
         connect, stream = httpcore.AnyIOBackend().connect_tcp, None
         for address in first:
-            most = min(self.seconds, (self.ends_at - time.monotonic()) / 2)
+            most = min(named["timeout"], (self.ends_at - time.monotonic()) / 2)
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
                 stream = await connect(address, port, **named | {"timeout": most})
                 break
@@ -63,14 +125,14 @@ class _Checked(httpcore.AsyncNetworkBackend):
         self.opened.push_async_callback(stream.aclose)
         return stream
 
-    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+    async def _addresses(self, host: str, port: int, seconds: float) -> Sequence[str]:
         """Check every address: a connection to a name with a public and a private address could go to either.
         Raises AddressRefused, NotConnected."""
         try:
-            async with asyncio.timeout(self.seconds):
+            async with asyncio.timeout(seconds):
                 addresses = await asyncio.wrap_future(self.names.ask(resolve_host, host, port))
         except TimeoutError:
-            raise NotConnected(f"{host} does not resolve in {self.seconds:.0f} s") from None
+            raise NotConnected(f"{host} does not resolve in {seconds:.0f} s") from None
         except TooManyLookups as refused:
             raise NotConnected(str(refused)) from None
         except (OSError, UnicodeError):
@@ -91,33 +153,27 @@ async def answered(
     *,
     names: Lookups,
     may_connect: Callable[[IpAddress], bool],
-    header_seconds: float,
-    connect_seconds: float,
-    silent_seconds: float,
+    timeouts: Timeouts,
 ) -> AsyncIterator[httpcore.Response]:
     """The response, once its headers are there; its body comes by `aiter_stream`. Raises AddressRefused,
-    NotConnected, TimeoutError after `header_seconds`, and OSError and errors of httpcore if the connection
-    breaks. `connect_seconds` is also the timeout of a lookup and of a write."""
-    timeout = {"connect": connect_seconds, "read": silent_seconds, "write": connect_seconds}
-    ends_at = time.monotonic() + header_seconds
+    NotConnected, TimeoutError, and OSError and errors of httpcore if the connection breaks."""
+    ends_at, sent = time.monotonic() + timeouts.headers, [("Host", url.authority), *headers]
+    connect, silence = timeouts.connect, timeouts.silence
     async with (
         AsyncExitStack() as opened,
         httpcore.AsyncConnectionPool(
-            ssl_context=_tls(), network_backend=_Checked(names, may_connect, connect_seconds, ends_at, opened)
+            ssl_context=_tls(), network_backend=_Checked(names, may_connect, ends_at, opened)
         ) as pool,
     ):
         request = httpcore.Request(
             method,
             httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target),
-            headers=[
-                (name.encode("latin-1"), value.encode("latin-1"))
-                for name, value in (("Host", url.authority), *headers)
-            ],
+            headers=[(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent],
             content=body,
-            extensions={"timeout": timeout},
+            extensions={"timeout": {"connect": connect, "read": silence, "write": connect}},
         )
         try:
-            async with asyncio.timeout(header_seconds):
+            async with asyncio.timeout(timeouts.headers):
                 answer = await pool.handle_async_request(request)
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as failure:
             raise NotConnected(type(failure).__name__) from failure

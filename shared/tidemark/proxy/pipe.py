@@ -20,8 +20,7 @@ from tidemark.protocol import proxy as rules
 from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.producer import Claim
 from tidemark.proxy.calls import ABORTED, BYTES, Calls, UpstreamRequest, answer_key
-from tidemark.proxy.codings import decoded
-from tidemark.proxy.upstream import call_upstream, client_refusal, find_key, header_of
+from tidemark.proxy.upstream import CallLimits, call_upstream, client_refusal, decoded, find_key, header_of
 from tidemark.service.append import INLINE_BYTES, AppendRequest
 
 _T = TypeVar("_T")
@@ -32,31 +31,18 @@ LONGEST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _RENEW_SECONDS: Final = 20.0
 #: Pauses before the next try of a write that storage did not take, in seconds.
 _PAUSES: Final = (0.1, 0.5, 1.0, 2.0, 4.0)
+_LIMITS: Final = CallLimits()
 _SERVER_ENDED: Final = "cut off: the server ended"
 _SERVER_FAILED: Final = "cut off: the server failed"
 
 _log: Final = logging.getLogger("tidemark")
 
 
-@dataclass(frozen=True, slots=True)
-class CallLimits:
-    """In seconds: until the upstream's headers, without a byte of its body (§8.1), from the first byte of a
-    batch until it is written, and in all."""
-
-    headers: float = 60.0
-    silence: float = 600.0
-    linger: float = 0.05
-    whole: float = 3600.0
-
-
-CALL_LIMITS: Final = CallLimits()
-
-
 async def carry_out(
     calls: Calls,
     request: UpstreamRequest,
     entries: Sequence[rules.AllowEntry],
-    limits: CallLimits = CALL_LIMITS,
+    limits: CallLimits = _LIMITS,
 ) -> None:
     """The whole life of a call, by the one process that took it. Readers find every failure as the answer's
     error. If this task is cancelled, it still ends the answer: a write under way is never abandoned, because
@@ -140,14 +126,7 @@ class _Piping:
             entry = rules.allowing_entry(entries, url)
             key = await find_key(entry.secret) if entry.secret else ""
             headers = rules.with_key(request.headers, entry, key)
-            async with call_upstream(
-                url,
-                request,
-                headers,
-                may_be_private=entry.is_exact,
-                header_seconds=self._limits.headers,
-                silent_seconds=self._limits.silence,
-            ) as answer:
+            async with call_upstream(url, request, headers, entry, limits=self._limits) as answer:
                 refusal = await client_refusal(answer, rules.keys_in(headers, entry))
                 if refusal is None:
                     await self.pipe(answer)

@@ -1,4 +1,4 @@
-"""Calls a webhook, and reads a bounded response. One deadline covers the whole call, with the DNS lookup."""
+"""Calls a webhook, and reads a bounded response. Its deadline covers the DNS lookup too."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.outbound.lookups import Lookups
-from tidemark.outbound.url import IpAddress, Url, is_public
+from tidemark.outbound.url import Url, is_public
 from tidemark.protocol.errors import WebhookUrlRejected
 from tidemark.subscriptions.configuration import NOT_PUBLIC
 from tidemark.subscriptions.state import DeliveryFailure
 
 #: Most bytes read of a response.
 MAX_RESPONSE_BYTES: Final = 64 * 1024
-
-_NAMES: Final = Lookups()
 
 
 class DeliveryFailed(Exception):
@@ -47,7 +44,7 @@ def call_webhook(
 async def _call(url: Url, body: bytes, headers: Mapping[str, str], seconds: float) -> WebhookResponse:
     import httpcore  # Most processes call no webhook.
 
-    from tidemark.outbound.connection import AddressRefused, NotConnected, answered
+    from tidemark.outbound.connection import WEBHOOK_NAMES, AddressRefused, NotConnected, Timeouts, answered
 
     fixed = {"Content-Length": str(len(body)), "Connection": "close", "Accept": "application/json"}
     sent, received, is_sent = {**headers, **fixed, "Accept-Encoding": "identity"}, bytearray(), False
@@ -57,16 +54,15 @@ async def _call(url: Url, body: bytes, headers: Mapping[str, str], seconds: floa
         is_sent = True
         yield body
 
+    is_local = url.scheme == "http"
     answering = answered(
         url,
         "POST",
         sent.items(),
         content(),
-        names=_NAMES,
-        may_connect=_is_local if url.scheme == "http" else is_public,
-        header_seconds=seconds,
-        connect_seconds=seconds,
-        silent_seconds=seconds,
+        names=WEBHOOK_NAMES,
+        may_connect=(lambda address: address.is_loopback) if is_local else is_public,
+        timeouts=Timeouts(seconds, seconds, seconds),
     )
     try:
         async with asyncio.timeout(seconds), answering as answer:
@@ -76,20 +72,13 @@ async def _call(url: Url, body: bytes, headers: Mapping[str, str], seconds: floa
                     break
             return WebhookResponse(answer.status, bytes(received[:MAX_RESPONSE_BYTES]))
     except AddressRefused:
-        is_local = url.scheme == "http"
         message = "A local webhook must lead to this machine" if is_local else NOT_PUBLIC
         raise WebhookUrlRejected(message) from None
-    except NotConnected as failure:
-        raise DeliveryFailed(f"{url.authority}: {failure}") from failure
-    except (TimeoutError, httpcore.TimeoutException) as failure:
-        if is_sent:
-            silent = DeliveryFailure.SILENT
-            raise DeliveryFailed(f"{url.authority}: no answer in time", silent) from failure
-        raise DeliveryFailed(f"{url.authority}: TimeoutError") from failure
-    except (OSError, httpcore.NetworkError, httpcore.ProtocolError) as failure:
-        dropped = DeliveryFailure.DROPPED
-        raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}", dropped) from failure
-
-
-def _is_local(address: IpAddress) -> bool:
-    return address.is_loopback
+    except NotConnected as error:
+        failure, reason = DeliveryFailure.REFUSED, str(error)
+    except (TimeoutError, httpcore.TimeoutException):
+        failure = DeliveryFailure.SILENT if is_sent else DeliveryFailure.REFUSED
+        reason = "no answer in time" if is_sent else "no connection in time"
+    except (OSError, httpcore.NetworkError, httpcore.ProtocolError) as error:
+        failure, reason = DeliveryFailure.DROPPED, type(error).__name__
+    raise DeliveryFailed(f"{url.authority}: {reason}", failure)
