@@ -19,10 +19,14 @@ from tidemark.aws.http import AwsRequest, EnvironmentCredentials, Service
 
 SIGNERS = {"dynamodb": SigV4Auth, "execute-api": SigV4Auth, "s3": S3SigV4Auth}
 ENDPOINTS = [
-    "https://dynamodb.eu-central-1.amazonaws.com", "https://s3.cn-north-1.amazonaws.com.cn/",
-    "https://example.com:443", "http://127.0.0.1:8000", "http://localhost:80", "https://Example.com:8443",
+    "https://dynamodb.eu-central-1.amazonaws.com",
+    "https://s3.cn-north-1.amazonaws.com.cn/",
+    "https://example.com:443",
+    "http://127.0.0.1:8000",
+    "http://localhost:80",
+    "https://Example.com:8443",
     "http://[::1]:4566",
-]  # fmt: skip
+]
 #: Headers of the connection, which botocore does not sign and no request of Tidemark has, and those that
 #: the signer sets.
 NOT_OF_A_REQUEST = {

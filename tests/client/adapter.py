@@ -108,10 +108,18 @@ class Adapter:
         except client.NotFound:
             status = 201
         content_type = command.get("contentType", "application/octet-stream")
-        asked = {"ttl": command.get("ttlSeconds"), "expires_at": command.get("expiresAt")}
-        asked |= {"closed": command.get("closed", False), "data": _bytes(command.get("data"))}
-        asked |= {"content_type": content_type, "headers": command.get("headers"), "retry": RETRY}
-        stream = await _awaited(self._kind.create(url, **asked))
+        stream = await _awaited(
+            self._kind.create(
+                url,
+                content_type=content_type,
+                ttl=command.get("ttlSeconds"),
+                expires_at=command.get("expiresAt"),
+                closed=command.get("closed", False),
+                data=_bytes(command.get("data")),
+                headers=command.get("headers"),
+                retry=RETRY,
+            )
+        )
         self._content_types[command["path"]] = content_type
         return {"status": status, "offset": (await _awaited(stream.head())).offset}
 
@@ -218,10 +226,13 @@ class Adapter:
 
     def _stream(self, command: Command) -> Any:
         return self._kind(
-            self._server + command["path"], content_type=self._content_types.get(command["path"]),
-            headers={**self._headers, **(command.get("headers") or {})}, params=self._params,
-            client=self._client, retry=RETRY,
-        )  # fmt: skip
+            self._server + command["path"],
+            content_type=self._content_types.get(command["path"]),
+            headers={**self._headers, **(command.get("headers") or {})},
+            params=self._params,
+            client=self._client,
+            retry=RETRY,
+        )
 
     def _producer(self, command: Command) -> Any:
         """One for each id and epoch, for as long as the server runs."""

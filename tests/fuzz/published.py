@@ -54,11 +54,15 @@ class Twist:
 
 
 TWISTS: Final = st.builds(
-    Twist, name=st.sampled_from([*NAMES, *NAMES, None]), bucket=st.sampled_from([*BUCKETS, *BUCKETS, None]),
-    stream=st.sampled_from([*STREAMS, *STREAMS, None]), offset=st.sampled_from(OFFSETS) | st.none(),
-    content_type=st.sampled_from(TYPES) | st.none(), body=st.sampled_from(BODIES) | st.none(),
+    Twist,
+    name=st.sampled_from([*NAMES, *NAMES, None]),
+    bucket=st.sampled_from([*BUCKETS, *BUCKETS, None]),
+    stream=st.sampled_from([*STREAMS, *STREAMS, None]),
+    offset=st.sampled_from(OFFSETS) | st.none(),
+    content_type=st.sampled_from(TYPES) | st.none(),
+    body=st.sampled_from(BODIES) | st.none(),
     source=st.sampled_from(NAMES) | st.none(),
-)  # fmt: skip
+)
 
 
 def fuzz(subject: Subject, way: Way, requests: int, first_seed: int) -> None:

@@ -26,9 +26,14 @@ PACKING = Packing(0, every_bytes=1, min_batches=2, block_bytes=16)
 def fresh(services: LocalServices) -> Iterator[tuple[Subject, Settings]]:
     world: World = make_world(services)
     variables = {
-        "TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name, "LONG_POLL_SECONDS": "0",
-        "SSE_SECONDS": "0", "SSE_BUFFERED_SECONDS": "0", "ALLOW_ANONYMOUS": "true", "PACK_AFTER_SECONDS": "0",
-    }  # fmt: skip
+        "TABLE_NAME": world.table_name,
+        "BUCKET_NAME": world.bucket_name,
+        "LONG_POLL_SECONDS": "0",
+        "SSE_SECONDS": "0",
+        "SSE_BUFFERED_SECONDS": "0",
+        "ALLOW_ANONYMOUS": "true",
+        "PACK_AFTER_SECONDS": "0",
+    }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)

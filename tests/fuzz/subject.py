@@ -106,9 +106,13 @@ class Subject:
             return None
         record = known.record
         return State(
-            record.incarnation, record.content_type.value, known.tail.closed, known.tail.offset, data,
+            record.incarnation,
+            record.content_type.value,
+            known.tail.closed,
+            known.tail.offset,
+            data,
             may_expire=record.expiry != NEVER,
-        )  # fmt: skip
+        )
 
     def _read(self, key: StreamKey, start: int) -> bytes:
         """From where it is retained."""

@@ -174,10 +174,14 @@ class LongStream:
         dynamodb = DynamoDB(partial(self._counted, self.table.send))
         objects = Objects(partial(self._counted, self.bucket.send))
         return Stores(
-            DynamoDBTable(dynamodb, "long"), SimulatedBlobs(self.bucket, objects, lambda: None),
-            recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms), clock_ms=lambda: self.now_ms,
-            new_id=self._new_id, concurrency=Tasks(), packing=Packing(HOUR_MS),
-        )  # fmt: skip
+            DynamoDBTable(dynamodb, "long"),
+            SimulatedBlobs(self.bucket, objects, lambda: None),
+            recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms),
+            clock_ms=lambda: self.now_ms,
+            new_id=self._new_id,
+            concurrency=Tasks(),
+            packing=Packing(HOUR_MS),
+        )
 
     def _new_id(self) -> str:
         self.marks += 1

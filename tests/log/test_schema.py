@@ -54,25 +54,46 @@ content_types = st.sampled_from(
     ["application/json", "Text/Plain; charset=utf-8", 'a/b; c="d"', "application/octet-stream"]
 ).map(parse_content_type)
 expiries = st.one_of(
-    st.just(NEVER), safe_integers.map(lambda seconds: Expiry(ttl_seconds=seconds)),
-    st.sampled_from(["2030-01-15T12:00:00Z", "2030-01-15t12:00:00.123456789+01:30", "1960-01-01T00:00:00Z",
-    "0001-01-01T00:00:00Z"]).map(lambda at: parse_expiry(None, at)),
-)  # fmt: skip
+    st.just(NEVER),
+    safe_integers.map(lambda seconds: Expiry(ttl_seconds=seconds)),
+    st.sampled_from(
+        [
+            "2030-01-15T12:00:00Z",
+            "2030-01-15t12:00:00.123456789+01:30",
+            "1960-01-01T00:00:00Z",
+            "0001-01-01T00:00:00Z",
+        ]
+    ).map(lambda at: parse_expiry(None, at)),
+)
 segments = st.builds(Segment, stream_keys, ids, offsets)
 fork_points = st.builds(ForkPoint, stream_keys, st.one_of(st.none(), offsets), st.integers(0, SAFE))
 forks = st.builds(Fork, fork_points, ids, st.integers(min_value=1, max_value=32))
 snapshots = st.builds(Snapshot, offsets, printable, content_types, safe_integers, times)
 #: References and the deleted mark are not written with the item: they change by updates alone.
 records = st.builds(
-    StreamRecord, stream_keys, ids, content_types, expiries, times, times,
-    lineage=st.lists(segments, max_size=3).map(tuple), fork=st.one_of(st.none(), forks),
-    snapshot=st.one_of(st.none(), snapshots), retained=offsets,
-)  # fmt: skip
+    StreamRecord,
+    stream_keys,
+    ids,
+    content_types,
+    expiries,
+    times,
+    times,
+    lineage=st.lists(segments, max_size=3).map(tuple),
+    fork=st.one_of(st.none(), forks),
+    snapshot=st.one_of(st.none(), snapshots),
+    retained=offsets,
+)
 buckets = st.builds(BucketRecord, printable, times, ids, st.integers(0, 10**9))
 dues = st.builds(
-    Due, st.sampled_from(DueKind), stream_keys, ids, st.integers(min_value=0, max_value=10**19),
-    mark=st.one_of(st.just(""), ids), offset=offsets, blob=st.one_of(st.none(), printable),
-)  # fmt: skip
+    Due,
+    st.sampled_from(DueKind),
+    stream_keys,
+    ids,
+    st.integers(min_value=0, max_value=10**19),
+    mark=st.one_of(st.just(""), ids),
+    offset=offsets,
+    blob=st.one_of(st.none(), printable),
+)
 PLACE = {"pk": {"S": "bucket/v1"}, "sk": {"S": "stream/a"}}
 end_marks = st.builds(EndMark, st.integers(0, 2**50), st.text(min_size=1), st.booleans())
 waiters = st.builds(Waiter, ids, printable.map("https://sqs.example/{}".format), times)
@@ -81,10 +102,13 @@ waiters = st.builds(Waiter, ids, printable.map("https://sqs.example/{}".format),
 @st.composite
 def tails(draw: st.DrawFn, offset: int) -> Tail:
     return Tail(
-        offset=offset, closed=draw(st.booleans()), stream_seq=draw(st.one_of(st.none(), printable)),
-        producers=tuple(draw(st.lists(producers, max_size=40))), overflowed=draw(st.booleans()),
+        offset=offset,
+        closed=draw(st.booleans()),
+        stream_seq=draw(st.one_of(st.none(), printable)),
+        producers=tuple(draw(st.lists(producers, max_size=40))),
+        overflowed=draw(st.booleans()),
         closed_by=draw(st.one_of(st.none(), claims)),
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -97,11 +121,15 @@ def batches(draw: st.DrawFn) -> Batch:
     blob = draw(st.one_of(st.none(), ids)) if data else None
     start = draw(st.integers(min_value=0, max_value=MAX_OFFSET - len(data)))
     return Batch(
-        start=start, after=draw(tails(start + len(data))), append_id=draw(ids), time_ms=draw(times),
-        data=data if blob is None else None, blob=blob,
+        start=start,
+        after=draw(tails(start + len(data))),
+        append_id=draw(ids),
+        time_ms=draw(times),
+        data=data if blob is None else None,
+        blob=blob,
         lengths=tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False)),
         appends=tuple(draw(st.one_of(st.just([]), st.lists(st.integers(1, 10**5), min_size=2, max_size=9)))),
-    )  # fmt: skip
+    )
 
 
 @st.composite

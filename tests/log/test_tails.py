@@ -127,9 +127,15 @@ def _measured(number: int, kind: str) -> StreamHead:
     lineage = [Segment(StreamKey(f"b-{end}", f"s-{end}"), f"incarnation-{end}", end) for end in ends]
     snapshot = Snapshot(at + 5, f"a blob's name that is rather long {at}", TEXT, at + 6, at + 7)
     record = StreamRecord(
-        key, f"incarnation-{number}", TEXT, NEVER, at, at + 1,
-        lineage=tuple(lineage) if kind == "fork" else (), snapshot=snapshot if kind == "snapshot" else None,
-    )  # fmt: skip
+        key,
+        f"incarnation-{number}",
+        TEXT,
+        NEVER,
+        at,
+        at + 1,
+        lineage=tuple(lineage) if kind == "fork" else (),
+        snapshot=snapshot if kind == "snapshot" else None,
+    )
     states = [ProducerState(f"producer-{at + i}", 1, at + i, at + i) for i in range(8)]
     tail = Tail(at + 2, producers=tuple(states) if kind == "producers" else ())
     return StreamHead(record, tail, at + 3, at + 4)

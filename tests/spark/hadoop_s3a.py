@@ -13,11 +13,15 @@ JARS = sorted(
 #: cannot read; and has credential providers of a newer SDK by default.
 _SETTINGS = {
     "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-    "fs.s3a.access.key": "tidemark", "fs.s3a.secret.key": "tidemark", "fs.s3a.path.style.access": "true",
-    "fs.s3a.connection.ssl.enabled": "false", "fs.s3a.threads.keepalivetime": "60",
-    "fs.s3a.connection.establish.timeout": "5000", "fs.s3a.connection.timeout": "200000",
+    "fs.s3a.access.key": "tidemark",
+    "fs.s3a.secret.key": "tidemark",
+    "fs.s3a.path.style.access": "true",
+    "fs.s3a.connection.ssl.enabled": "false",
+    "fs.s3a.threads.keepalivetime": "60",
+    "fs.s3a.connection.establish.timeout": "5000",
+    "fs.s3a.connection.timeout": "200000",
     "fs.s3a.multipart.purge.age": "86400",
-}  # fmt: skip
+}
 
 
 def lead_to(spark: Any, endpoint: str) -> None:

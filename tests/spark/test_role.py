@@ -88,9 +88,19 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     staging = ["--staging", f"s3://{LAKE}/staging"]
     over_http = ["--url", server.url, "--bucket", BUCKET, "--option", f"s3Endpoint={objects.url}"]
     succeed(
-        "replay", *over_http, *lake.given, "--from-bucket", BUCKET, "--stream", "large", "--to", "again",
-        *staging, "--id", "r",
-    )  # fmt: skip
+        "replay",
+        *over_http,
+        *lake.given,
+        "--from-bucket",
+        BUCKET,
+        "--stream",
+        "large",
+        "--to",
+        "again",
+        *staging,
+        "--id",
+        "r",
+    )
     spark.range(3).write.json(str(tmp_path / "lines"))
     ingest = ["ingest", "--input", str(tmp_path / "lines"), "--format", "json", "--stream", "in", "--create"]
     succeed(*ingest, *over_http, *staging, "--id", "i")

@@ -299,9 +299,13 @@ def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
 
     def run() -> None:
         query = stream_whole(
-            spark, "lake.messages", write, str(tmp_path / "query"), catalog_properties=lake.properties,
+            spark,
+            "lake.messages",
+            write,
+            str(tmp_path / "query"),
+            catalog_properties=lake.properties,
             **options,
-        )  # fmt: skip
+        )
         started(lambda: query.trigger(availableNow=True).start().awaitTermination())
 
     fails = [True, False, False, False]
@@ -321,9 +325,13 @@ def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
     (tmp_path / "other" / "offsets" / "0").mkdir(parents=True)
     with pytest.raises(InvalidOptions, match="of a query that did not begin with the lake"):
         stream_whole(
-            spark, "lake.messages", write, str(tmp_path / "other"), catalog_properties=lake.properties,
+            spark,
+            "lake.messages",
+            write,
+            str(tmp_path / "other"),
+            catalog_properties=lake.properties,
             **options,
-        )  # fmt: skip
+        )
 
 
 def head(name: str, tail: int, incarnation: str = "i", earliest: int = 0) -> Head:
@@ -350,10 +358,17 @@ def test_the_data_source_begins_where_the_lake_ends() -> None:
     """Of one that the lake does not have, and of another incarnation, at its first retained offset; of one
     that the lake has from later on, before that too."""
     plan = planned(
-        head("all", 30), head("again", 9, "j"), head("later", 30), head("new", 5, earliest=2),
-        head("short", 4, ""), again=reach(0, 20), all=reach(0, 30), later=reach(10, 20), short_=reach(0, 8),
+        head("all", 30),
+        head("again", 9, "j"),
+        head("later", 30),
+        head("new", 5, earliest=2),
+        head("short", 4, ""),
+        again=reach(0, 20),
+        all=reach(0, 30),
+        later=reach(10, 20),
+        short_=reach(0, 8),
         zone=reach(0, 1),
-    )  # fmt: skip
+    )
     assert plan.kept == {("all", "i"), ("later", "i")}
     assert plan.left == {("again", "i"), ("short", ""), ("zone", "i")}
     assert stretch(plan.before) == {"later": (0, 10)}
