@@ -57,6 +57,10 @@ def run(
     return ran.stdout + ran.stderr if status else ran.stdout
 
 
+def started(url: str, *arguments: str, **pipes: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*COMMAND, "--url", url, *arguments], env=own_environment(), **pipes)
+
+
 def values(printed: bytes) -> list[Any]:
     return [json.loads(line) for line in printed.splitlines()]
 
@@ -160,12 +164,10 @@ def test_a_line_of_a_slow_pipe_is_appended_as_it_comes_and_a_tail_follows_until_
     server: Server, stream: str
 ) -> None:
     run(server, "append", stream, "--create", "application/json", stdin=b"1\n")
-    command = [*COMMAND, "--url", server.base_url]
+    url = server.base_url
     with (
-        subprocess.Popen([*command, "tail", stream], stdout=subprocess.PIPE, env=own_environment()) as reader,
-        subprocess.Popen(
-            [*command, "append", stream, "--close"], stdin=subprocess.PIPE, env=own_environment()
-        ) as writer,
+        started(url, "tail", stream, stdout=subprocess.PIPE) as reader,
+        started(url, "append", stream, "--close", stdin=subprocess.PIPE) as writer,
     ):
         assert reader.stdout is not None
         assert writer.stdin is not None
@@ -181,8 +183,7 @@ def test_a_line_of_a_slow_pipe_is_appended_as_it_comes_and_a_tail_follows_until_
 def shown_on_a_terminal(server: Server, *arguments: str) -> bytes:
     """What the command writes there until it ends; it would stop where nobody reads."""
     terminal, far = os.openpty()
-    command = [*COMMAND, "--url", server.base_url, *arguments]
-    with subprocess.Popen(command, stdout=far, stderr=far, env=own_environment()):
+    with started(server.base_url, *arguments, stdout=far, stderr=far):
         os.close(far)
         shown = read_terminal(terminal)
     os.close(terminal)
@@ -212,9 +213,8 @@ def test_the_progress_of_append_is_shown_only_on_a_terminal(
 
 
 def test_a_terminal_gets_the_control_characters_of_a_message_as_text(server: Server, stream: str) -> None:
-    run(
-        server, "append", stream, "--create", "text/plain", "--close", stdin=b"red \x1b[31m \xc2\x9b5m\tend\n"
-    )
+    sent = b"red \x1b[31m \xc2\x9b5m\tend\n"
+    run(server, "append", stream, "--create", "text/plain", "--close", stdin=sent)
     for command in (("tail", stream), ("cp", stream, "-")):  # A copy shows its progress behind it.
         assert shown_on_a_terminal(server, *command).startswith(b"red \\x1b[31m \\x9b5m\tend\r\n")
 
@@ -234,8 +234,7 @@ def test_a_terminal_gets_the_control_characters_of_a_name_as_text(server: Server
 def test_a_tail_waits_for_a_stream_that_is_not_there_yet(server: Server, stream: str) -> None:
     """A URL names the server itself."""
     url = f"{server.base_url}/v1/stream/{quote(stream)}"
-    command = [*COMMAND, "--url", "http://127.0.0.1:1", "tail", url, "--wait"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own_environment()) as reader:
+    with started("http://127.0.0.1:1", "tail", url, "--wait", stdout=subprocess.PIPE) as reader:
         time.sleep(0.5)  # So it asks in vain at first, unless it starts slowly.
         run(server, "append", stream, "--create", "text/plain", "--close", stdin=b"high tide")
         assert reader.communicate()[0] == b"high tide"
@@ -243,10 +242,8 @@ def test_a_tail_waits_for_a_stream_that_is_not_there_yet(server: Server, stream:
 
 def test_ctrl_c_ends_a_tail_without_a_word(server: Server, stream: str) -> None:
     run(server, "append", stream, "--create", "text/plain", stdin=b"x")
-    command = [*COMMAND, "--url", server.base_url, "tail", stream]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own_environment()
-    ) as reader:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started(server.base_url, "tail", stream, **pipes) as reader:
         assert reader.stdout is not None
         assert reader.stdout.read(1) == b"x"
         reader.send_signal(signal.SIGINT)
