@@ -28,6 +28,7 @@ def write_three(packing: Functions, path: str) -> None:
 
 def test_the_packer_packs_and_what_expires_is_the_janitors(packing: Functions, door: Door, path: str) -> None:
     write_three(packing, path)
+    assert packing.invoke("janitor", SCHEDULE)["packed"] == 0, "which is due"
     door.put(f"{path}/short", TEXT | {"Stream-TTL": "0"}, b"gone")
     done = [packing.invoke(name, SCHEDULE) for name in ("packer", "janitor", "packer")]
     assert [(each["packed"], each["expired"]) for each in done] == [(1, 0), (0, 1), (0, 0)]
