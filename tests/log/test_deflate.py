@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.costs.page import json_event, random_bytes
-from tests.support import JSON, World, a_key
+from tests.support import JSON, World, filled
 from tidemark.log.pack_format import RAW, fast_zlib
 from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
@@ -60,11 +60,7 @@ def test_only_the_beginning_of_an_incompressible_body_is_deflated(
 
 def test_a_page_inflates_no_more_than_it_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One query's megabyte could hold hundreds of deflated megabytes; a function has 512."""
-    process, key, counted = world.process(), a_key(), Mock(wraps=inflate)
-    process.create(key)
-    for _ in range(100):
-        process.append(key, bytes(INLINE_BYTES))
-
+    (_, key), counted = filled(world, *[bytes(INLINE_BYTES)] * 100), Mock(wraps=inflate)
     monkeypatch.setattr("tidemark.log.schema.batches.inflate", counted)
     reader = world.process()
     record, start, rest = load_head(reader.stores, key).record, 0, 100 * INLINE_BYTES - PAGE_BYTES
@@ -78,12 +74,9 @@ def test_a_page_inflates_no_more_than_it_counts(world: World, monkeypatch: pytes
 
 def test_plain_and_deflated_batches_read_as_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """From any message, by a process that knows none of it, and by one that has not loaded msgspec."""
-    process, key = world.process(), a_key()
-    process.create(key, content_type=JSON)
     chance = random.Random(7)
     sent = [json_event(chance.choice([200, 767, 1000, 5000, 60_000]), number) for number in range(30)]
-    for body in sent:
-        process.append(key, body, content_type=JSON)
+    process, key = filled(world, *sent, content_type=JSON)
     items, _ = process.stores.table.query(
         log_pk(key, process.create(key, content_type=JSON).head.record.incarnation)
     )

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from tests.processes import alone
-from tests.support import TEXT, World, a_key
+from tests.support import TEXT, World, filled
 from tidemark.log.pack_format import PackWriter, decode_index
 from tidemark.log.records import Batch, Pack, Segment, Snapshot, StreamRecord
 from tidemark.log.tails import MAX_AGE_MS, RecentBatches, StreamHead, TailCache, held_bytes
@@ -210,9 +210,7 @@ def test_memory_is_bounded_and_the_least_recently_used_batch_is_dropped_first() 
 
 
 def test_a_deleted_stream_is_not_served_from_memory(world: World) -> None:
-    process, rival, key = world.process(), world.process(), a_key()
-    process.create(key)
-    process.append(key, b"x")
+    (process, key), rival = filled(world, b"x"), world.process()
     delete(rival.stores, key)
     with pytest.raises(StreamNotFound):
         read(process.stores, key, 0)

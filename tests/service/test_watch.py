@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import World, a_key
+from tests.support import World, a_key, filled
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import SoftDeleted, StreamNotFound
@@ -64,10 +64,8 @@ def test_a_stream_that_is_gone_is_not_registered(world: World) -> None:
 
 
 def test_news_begin_behind_a_gap_in_the_log(world: World) -> None:
-    process, key = world.process(), a_key()
+    process, key = filled(world, b"ab", b"cd", b"ef")
     record, table = process.create(key).head.record, process.stores.table
-    for body in (b"ab", b"cd", b"ef"):
-        process.append(key, body)
     lost = table.query(log_pk(key, record.incarnation))[0][1]
     table.delete_many([{name: lost[name] for name in ("pk", "sk")}])
     tail, news = load_tail(process.stores, record, 0)
