@@ -75,25 +75,23 @@ def test_a_transient_error_is_retried(passing: Answer, times: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
-    [(SLOW_DOWN, Busy), (BROKEN, StorageUnavailable), (NoAnswer("lost"), StorageUnavailable)],
+    ("answer", "error", "retries"),
+    [
+        (SLOW_DOWN, Busy, 5),
+        (BROKEN, StorageUnavailable, 5),
+        (NoAnswer("lost"), StorageUnavailable, 5),
+        (MISSING, StorageUnavailable, 0),
+        (REFUSED, StorageUnavailable, 0),
+        ((400, b"odd"), Refusal, 0),
+    ],
 )
-def test_an_error_that_outlasts_the_retries_is_raised(answer: Answer, error: type[Exception]) -> None:
+def test_a_transient_error_that_lasts_and_a_permanent_one_are_raised(
+    answer: Answer, error: type[Exception], retries: int
+) -> None:
     objects, left, pauses = answering(*[answer] * 7)
     with pytest.raises(error):
-        objects.put("a", b"x")
-    assert (len(left), len(pauses)) == (1, 5)
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [(MISSING, StorageUnavailable), (REFUSED, StorageUnavailable), ((400, b"odd"), Refusal)],
-)
-def test_a_permanent_error_is_not_retried(answer: Answer, error: type[Exception]) -> None:
-    objects, left, _ = answering(answer, OK)
-    with pytest.raises(error):
-        objects.get("a")
-    assert len(left) == 1
+        objects.put("a", b"x") if retries else objects.get("a")
+    assert (6 - len(left), len(pauses)) == (retries, retries)
 
 
 def test_a_range_of_an_object_is_read_and_one_beyond_it_is_damaged(objects: Objects) -> None:

@@ -141,6 +141,14 @@ class Following:
         assert not self._thread.is_alive()
 
 
+def texts_to_the_end(writer: Stream, *readers: Following) -> list[str]:
+    """Of readers whose stream is closed now."""
+    writer.close("end")
+    for reader in readers:
+        reader.end()
+    return [reader.text for reader in readers]
+
+
 def socket_threads() -> set[threading.Thread]:
     return threads_named("tidemark-socket")
 
@@ -217,9 +225,7 @@ def test_a_connection_on_which_nothing_passes_any_more_is_noticed_and_opened_ane
     writer.append("two")
     slept_seconds = 10 if happening == "sleep" else 0
     until(reader.text_ends_with, "two")
-    writer.close("end")
-    reader.end()
-    assert reader.text == "onetwoend"
+    assert texts_to_the_end(writer, reader) == ["onetwoend"]
     assert network.asked.count("socket") > 1
 
 
@@ -275,9 +281,7 @@ def test_while_no_socket_can_be_opened_a_reader_waits_otherwise_and_tries_again(
         written += "x"
         writer.append("x")
         until(reader.text_ends_with, written)
-    writer.close("end")
-    reader.end()
-    assert reader.text == f"{written}end"
+    assert texts_to_the_end(writer, reader) == [f"{written}end"]
 
 
 @both
@@ -290,9 +294,7 @@ def test_a_server_without_a_socket_is_asked_for_one_once(
     for _ in range(2):
         readers.append(Following(kind, writer.url))
         until(lambda: asked.count("plain live=sse") == len(readers))
-    writer.close("end")
-    for reader in readers:
-        reader.end()
+    assert texts_to_the_end(writer, *readers) == ["end"] * 2
     assert asked == ["plain", "none", "plain live=sse", "plain", "plain live=sse"]
 
 
@@ -309,10 +311,7 @@ def test_after_one_socket_by_which_nothing_came_readers_go_by_events_at_once(
     for _ in range(3):
         readers.append(Following(kind, writer.url))
         until(lambda: network.asked.count("silent live=sse") == len(readers))
-    writer.close("end")
-    for reader in readers:
-        reader.end()
-        assert reader.text == "end"
+    assert texts_to_the_end(writer, *readers) == ["end"] * 3
     assert network.asked.count("silence") == 1
 
 
@@ -327,9 +326,7 @@ def test_behind_a_proxy_that_buffers_and_refuses_upgrades_a_reader_long_polls(
     until(lambda: "held live=long-poll" in network.asked)
     writer.append("one")
     until(reader.text_ends_with, "one")
-    writer.close("end")
-    reader.end()
-    assert reader.text == "oneend"
+    assert texts_to_the_end(writer, reader) == ["oneend"]
     assert network.asked.count("held live=sse") == 1
 
 
@@ -343,10 +340,7 @@ def test_beside_an_own_http_client_socket_is_named(tidemark_url: str, asked: lis
     assert "/v1/socket" not in asked
     insisting = Following(kind, writer.url, "socket", client=client())
     until(lambda: "socket" in asked)
-    writer.close("end")
-    for reader in (automatic, insisting):
-        reader.end()
-        assert reader.text == "end"
+    assert texts_to_the_end(writer, automatic, insisting) == ["end"] * 2
 
 
 @both
@@ -359,9 +353,7 @@ def test_without_the_library_a_reader_waits_otherwise_unless_it_insists(
     insisting.end()
     assert "pip install websockets" in str(insisting.failure)
     until(lambda: "missing live=sse" in asked)
-    writer.close("end")
-    reader.end()
-    assert reader.text == "end"
+    assert texts_to_the_end(writer, reader) == ["end"]
     assert "/v1/socket" not in asked
 
 

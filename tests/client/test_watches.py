@@ -71,6 +71,16 @@ def tail(name: str, offset: str, **more: Any) -> dict[str, Any]:
     return {"stream": name, "offset": offset, **more}
 
 
+def watching(token: str | None = None, *, seconds: int = 0) -> tuple[Client, watches.SocketReader]:
+    """A reader of A up to 42 has asked for a watch; with `seconds` the server has answered."""
+    client = connected()
+    reader = client.waiting(A, "42", token)
+    client.frames()
+    if seconds:
+        client.hear(tail(A, "42", seconds=seconds))
+    return client, reader
+
+
 @pytest.mark.parametrize(
     ("messages", "woken"),
     [
@@ -95,26 +105,20 @@ def tail(name: str, offset: str, **more: Any) -> dict[str, Any]:
 def test_a_message_wakes_the_right_reader(
     messages: list[Any], woken: list[tuple[str, watches.Woken]]
 ) -> None:
-    client = connected()
-    client.waiting(A, "42")
-    client.frames()
+    client, _ = watching()
     assert client.hear(*messages) == woken
     assert not client.watches.is_broken
 
 
 @pytest.mark.parametrize("text", ["{", "7", '{"stream": 7}', "[{}]"])
 def test_after_a_message_that_says_nothing_known_the_connection_is_opened_anew(text: str) -> None:
-    client = connected()
-    client.waiting(A, "42")
-    client.frames()
+    client, _ = watching()
     client.watches.received(text, client.now)
     assert client.watches.is_broken
 
 
 def test_what_is_told_while_a_reader_reads_counts_when_it_waits_again() -> None:
-    client = connected()
-    reader = client.waiting(A, "42")
-    client.frames()
+    client, reader = watching()
     assert client.hear(tail(A, "50")) == [(A, READ)]
     # The second message overtakes the answer.
     assert client.hear(tail(A, "57")) == client.hear(tail(A, "42", seconds=60)) == []
@@ -150,9 +154,7 @@ def test_a_page_of_a_cache_that_ends_before_the_told_tail_is_read_on_from() -> N
 
 
 def test_a_refusal_that_a_read_does_not_confirm_lets_the_reader_wait_otherwise_before_it_asks_again() -> None:
-    client = connected()
-    reader = client.waiting(A, "42", "old")
-    client.frames()
+    client, reader = watching("old")
     assert client.hear({"stream": A, "status": 401, "error": "expired"}) == [(A, READ)]
     client.wait(reader, "42", "new")
     assert client.woken_now() == [(A, ELSEWHERE)]
@@ -190,18 +192,14 @@ def test_two_readers_of_a_stream_have_one_watch_which_the_second_has_repeated() 
 
 
 def test_a_reader_that_comes_between_a_wake_up_and_the_answer_that_it_overtook_reads() -> None:
-    client = connected()
-    client.waiting(A, "42")
-    client.frames()
+    client, _ = watching()
     assert client.hear(tail(A, "57")) == [(A, READ)]
     client.waiting(A, "42")
     assert client.woken_now() + client.hear(tail(A, "42", seconds=3600)) == [(A, READ)]
 
 
 def test_a_watch_is_repeated_with_a_new_token_before_its_lease_ends() -> None:
-    client = connected()
-    reader = client.waiting(A, "42", "first")
-    client.frames()
+    client, reader = watching("first")
     for seconds in (100, 3600):  # The answer to another reader, whose token ends later.
         client.hear(tail(A, "42", seconds=seconds))
     assert client.pass_to(client.watches.next_at() - 1) == []
@@ -222,9 +220,7 @@ def test_if_the_reader_that_was_to_repeat_a_watch_does_not_come_back_another_one
 
 
 def test_a_lease_that_ends_while_its_reader_reads_is_repeated_when_it_waits_and_wakes_nobody() -> None:
-    client = connected()
-    reader = client.waiting(A, "42")
-    client.frames()
+    client, reader = watching()
     client.hear(tail(A, "50", seconds=100))
     assert client.pass_to(2000.0) == []
     client.watches.frames(2000.0)
@@ -263,10 +259,7 @@ def test_after_an_error_of_api_gateway_what_is_not_answered_is_asked_again_ever_
 
 def guarded() -> Client:
     """Its server answers pings."""
-    client = connected()
-    client.waiting(A, "42")
-    client.frames()
-    client.hear(tail(A, "42", seconds=3600))
+    client, _ = watching(seconds=3600)
     assert client.watches.next_at() == client.now + watches.SILENT_SECONDS
     client.watches.received("[]", client.now)
     return client
@@ -304,9 +297,7 @@ def test_after_a_sleep_the_connection_is_asked_at_once_and_has_five_seconds() ->
 def test_a_server_that_answers_no_ping_gets_one_after_8_minutes_and_is_not_given_up() -> None:
     """What is heard does not count: AWS does not say whether that keeps a connection from being idle. Of the
     last release it answers `unwatch` as others answer a ping."""
-    client = connected()
-    reader = client.waiting(A, "42")
-    client.frames()
+    client, reader = watching()
     client.watches.leave(reader)
     client.waiting(B, "42")
     assert client.frames() == [Frame(unwatch=(A,)), Watching(watch=(B,))]
@@ -361,9 +352,7 @@ def test_after_a_lost_connection_watches_are_repeated_and_at_last_readers_wait_o
 @pytest.mark.parametrize("has_worked", [False, True])
 def test_a_socket_by_which_nothing_ever_comes_is_taken_for_absent(has_worked: bool) -> None:
     """But one that has worked before is tried once more: its server may have been frozen."""
-    client = connected()
-    reader = client.waiting(A, "42")
-    client.frames()
+    client, reader = watching()
     if has_worked:
         client.hear(tail(A, "42", seconds=3600))
         client.watches.lost(client.now)

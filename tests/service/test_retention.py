@@ -68,12 +68,18 @@ def test_only_the_end_of_a_message_that_is_there_is_taken() -> None:
     assert scene.read_from(5) == b"333,"
 
 
-def test_a_stream_with_a_snapshot_is_not_trimmed_because_bootstrap_needs_what_comes_behind_it() -> None:
+@pytest.mark.parametrize("during", [False, True])
+def test_a_stream_with_a_snapshot_is_not_trimmed_as_bootstrap_needs_the_rest(
+    during: bool,
+) -> None:
     scene = a_scene(b"one", b"two")
-    publish_snapshot(scene.process(), KEY, PublishRequest(3, BYTES, b"<one>"))
+    trimmer = scene.process()
+    publish = partial(publish_snapshot, scene.process(), KEY, PublishRequest(3, BYTES, b"<one>"))
+    before_the_next(trimmer, "TransactWriteItems", publish) if during else publish()
     with pytest.raises(errors.Conflict, match="has a snapshot at 0000000000000003"):
-        trim_below(scene.process(), KEY, 6)
+        trim_below(trimmer, KEY, 6)
     assert [part.body for part in bootstrap(scene.process(), KEY).parts] == [b"<one>", b"two"]
+    assert scene.record().retained == 3
 
 
 def test_a_reader_at_the_retained_offset_is_answered_while_the_batch_before_it_goes() -> None:
@@ -92,16 +98,6 @@ def test_a_reader_at_the_retained_offset_is_answered_while_the_batch_before_it_g
     assert read(reader, KEY, 3).data in {b"", b"two"}
     assert swept == [1]
     assert scene.read_from(3) == b"two"
-
-
-def test_a_snapshot_that_is_published_meanwhile_wins_over_the_trim() -> None:
-    scene = a_scene(b"one", b"two")
-    trimmer = scene.process()
-    publish = partial(publish_snapshot, scene.process(), KEY, PublishRequest(3, BYTES, b"<one>"))
-    before_the_next(trimmer, "TransactWriteItems", publish)
-    with pytest.raises(errors.Conflict):
-        trim_below(trimmer, KEY, 6)
-    assert scene.record().retained == 3
 
 
 def test_a_snapshot_below_what_was_let_go_of_meanwhile_is_refused() -> None:
