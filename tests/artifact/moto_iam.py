@@ -24,7 +24,17 @@ from moto import mock_aws
 from moto.iam.access_control import IAMPolicyStatement, PermissionResult
 
 #: What the roles stand on; the rest of the template says nothing about rights.
-KINDS: Final = ("AWS::IAM::Role", "AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::SQS::Queue")
+KINDS: Final = tuple(
+    f"AWS::{kind}"
+    for kind in (
+        "IAM::Role",
+        "IAM::ManagedPolicy",
+        "DynamoDB::Table",
+        "S3::Bucket",
+        "SQS::Queue",
+        "Logs::LogGroup",
+    )
+)
 #: The name of the WebSocket API, which moto's CloudFormation cannot make.
 SOCKET_API: Final = "a1b2c3d4e5"
 #: The prefix of a process's queues where no stack gave it one (`Settings.queue_prefix`).
@@ -34,6 +44,8 @@ SUBSCRIPTIONS: Final = "tidemark-subscriptions"
 #: The beginning of the names of webhook keys, where no stack gave its id.
 WEBHOOK_KEYS: Final = "/tidemark/webhook-keys/"
 ACCOUNT: Final = "arn:aws:{service}:us-east-1:123456789012:{name}"
+#: The function that the proxy invokes, in place of a resource that runs code.
+PIPE: Final = ACCOUNT.format(service="lambda", name="function:pipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +108,7 @@ def make_roles(template: dict[str, Any], **parameters: str) -> Roles:
         cloudformation, iam = session.client("cloudformation"), session.client("iam")
         stack_id = cloudformation.create_stack(
             StackName="tidemark",
-            TemplateBody=json.dumps(parts),
+            TemplateBody=json.dumps(parts).replace('{"Fn::GetAtt": ["PipeFunction", "Arn"]}', f'"{PIPE}"'),
             Parameters=[
                 {"ParameterKey": name, "ParameterValue": value} for name, value in parameters.items()
             ],

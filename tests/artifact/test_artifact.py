@@ -58,6 +58,8 @@ ONLY_WHEN = {
     ("SocketFunction", "ssm:GetParameter"): "as for reading",
     ("ProxyFunction", "ssm:GetParameter"): "as for reading",
     ("ProxyFunction", "s3:DeleteObject"): "Lambda did not take the call",
+    ("ProxyFunction", "s3:GetObject"): "an answer has a large piece",
+    ("PipeFunction", "s3:PutObject"): "the same",
     ("PipeFunction", "ssm:GetParameter"): "keys of upstreams are named",
     ("NotifierFunction", "dynamodb:UpdateItem"): "two tell a registry the same, and its lifetime is renewed",
     ("SubscriptionsFunction", "dynamodb:UpdateItem"): "a wake event comes twice, and its stream is renewed",

@@ -115,7 +115,7 @@ def test_a_key_of_the_customers_encrypts_all_that_is_stored() -> None:
     assert [each["SqsManagedSseEnabled"] for each in of_kind["SQS::Queue"]] == [
         {"If": ["HasKey", False, True]}
     ] * 3
-    assert [each["KmsKeyId"] for each in of_kind["Logs::LogGroup"]] == [key] * 9
+    assert [each["KmsKeyId"] for each in of_kind["Logs::LogGroup"]] == [key] * 10
     with_key = {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": {"Ref": "KeyArn"}}
     assert RESOURCES["Table"]["Properties"]["SSESpecification"]["If"][:2] == ["HasKey", with_key]
     [rule] = RESOURCES["Bucket"]["Properties"]["BucketEncryption"]["ServerSideEncryptionConfiguration"]
