@@ -29,11 +29,12 @@ with garbage_collection_paused():
     from tidemark.log.schema import PLAIN_EPOCH
     from tidemark.observability.invocation import thread_loop
     from tidemark.observability.report import reporting
+    from tidemark.outbound.request import RequestBody
     from tidemark.protocol.append import Outcome
     from tidemark.protocol.errors import ProtocolError, RateLimitExceeded
     from tidemark.protocol.proxy import parse_allowed
     from tidemark.protocol.stream_key import StreamKey
-    from tidemark.proxy.calls import Calls, RequestBody, UpstreamRequest
+    from tidemark.proxy.calls import Calls, UpstreamRequest
     from tidemark.proxy.pipe import carry_out
     from tidemark.proxy.upstream import CallLimits
     from tidemark.service.append import AppendRequest, append

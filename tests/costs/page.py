@@ -24,9 +24,10 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
+from tidemark.outbound.request import RequestBody
 from tidemark.protocol.errors import BucketExists
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
-from tidemark.proxy.calls import ANSWERS, CALLS, Calls, RequestBody, UpstreamRequest, answer_key
+from tidemark.proxy.calls import ANSWERS, CALLS, Calls, UpstreamRequest, answer_key
 from tidemark.service.append import AppendRequest
 from tidemark.service.buckets import create_bucket
 from tidemark.service.catalog import list_streams

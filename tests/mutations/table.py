@@ -308,7 +308,7 @@ mail is committed by the second batch, though the first one holds it
     log.combining:ChainEnd.is_open caught by log/test_combining.py
     box == self.last_start and self.holds(mail_id) is None => box == self.last_start
 a webhook may lead into the private network
-    outbound.url:is_public caught by outbound/test_url.py
+    outbound.request:is_public caught by outbound/test_request.py
     refused or not address.is_global or => refused or
 a commit of the engine is acknowledged before it is on the disk
     engine.sqlite_file:_SETTINGS caught by engine/test_durability.py

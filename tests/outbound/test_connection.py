@@ -25,8 +25,7 @@ from tidemark.outbound.connection import (
     TooManyLookups,
     answered,
 )
-from tidemark.outbound.url import Url, is_public
-from tidemark.proxy.calls import RequestBody
+from tidemark.outbound.request import RequestBody, Url, is_public
 
 PUBLIC = Url("https", "far.test", 443, "/")
 

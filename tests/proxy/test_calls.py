@@ -12,13 +12,14 @@ import pytest
 
 from tests.proxy.conftest import Behaviour, Upstream, never_ends, says, steps
 from tests.waiting import PATIENCE_SECONDS
+from tidemark.outbound.request import RequestBody
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import OutcomeUnknown, StreamNotFound
 from tidemark.protocol.offset import EARLIEST
 from tidemark.protocol.proxy import parse_allowed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.proxy import calls, pipe
-from tidemark.proxy.calls import ANSWERS, BYTES, Calls, RequestBody, UpstreamRequest, answer_key
+from tidemark.proxy.calls import ANSWERS, BYTES, Calls, UpstreamRequest, answer_key
 from tidemark.proxy.pipe import carry_out
 from tidemark.server.system import EmbeddedSystem
 from tidemark.service.append import AppendRequest

@@ -12,7 +12,7 @@ import pytest
 
 from tests.proxy.conftest import Behaviour, Client, UpstreamHandler
 from tests.proxy.test_proxy import code_of
-from tidemark.proxy.upstream import decoded
+from tidemark.proxy.upstream import body_parts
 
 TEXT = b"".join(b"data: %d\n\n" % number for number in range(30_000))
 _RAW = zlib.compressobj(wbits=-15)
@@ -26,7 +26,7 @@ def decode(coding: str, body: bytes, size: int) -> list[bytes]:
 
     async def pieces() -> list[bytes]:
         answer = httpcore.Response(200, headers={"Content-Encoding": coding}, content=content())
-        return [piece async for piece in decoded(answer)]
+        return [piece async for piece in body_parts(answer)]
 
     return asyncio.run(pieces())
 

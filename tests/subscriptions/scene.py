@@ -10,7 +10,7 @@ import orjson
 
 from tests.support import JSON, Process, World, append_request
 from tidemark.log.schema import log_pk
-from tidemark.outbound.url import Url
+from tidemark.outbound.request import Url
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import append

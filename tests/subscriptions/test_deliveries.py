@@ -15,7 +15,7 @@ from tests.infra.test_template import FUNCTIONS
 from tests.subscriptions.scene import POOL, URL, Receiver, Scene
 from tests.support import items_left
 from tidemark.log.schema import log_pk
-from tidemark.outbound.url import Url
+from tidemark.outbound.request import Url
 from tidemark.protocol import errors
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type

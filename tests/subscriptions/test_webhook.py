@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from tests.subscriptions.scene import Scene
 from tests.waiting import PATIENCE_SECONDS
 from tidemark.outbound import connection
-from tidemark.outbound.url import Url
+from tidemark.outbound.request import Url
 from tidemark.protocol.caching import DOCUMENT
 from tidemark.protocol.errors import WebhookUrlRejected
 from tidemark.subscriptions import webhook
@@ -42,7 +42,7 @@ LOCAL = parse_webhook_url("http://localhost:1/", allow_local=True)
 
 @contextmanager
 def receiver(serve: Serve) -> Iterator[tuple[Url, list[bytes]]]:
-    """A server that does with each connection what `serve` says, after it has read the request."""
+    """A server that reads the request of each connection, and then calls `serve`."""
     got, taken = list[bytes](), list[socket.socket]()
     listener = socket.create_server(("127.0.0.1", 0))
 

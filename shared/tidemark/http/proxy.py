@@ -27,19 +27,13 @@ from tidemark.http.backend import Backend
 from tidemark.http.paths import Operation
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
 from tidemark.http.streams import HungUp, cancel_on_disconnect, read_stream
+from tidemark.outbound.request import RequestBody
 from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
 from tidemark.protocol.authorization import EVERYTHING, Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import NO_STORE, decide_private
 from tidemark.protocol.messages import parse_content_type
-from tidemark.proxy.calls import (
-    ANSWER_TTL_SECONDS,
-    Calls,
-    RequestBody,
-    UpstreamCall,
-    UpstreamRequest,
-    answer_key,
-)
+from tidemark.proxy.calls import ANSWER_TTL_SECONDS, Calls, UpstreamCall, UpstreamRequest, answer_key
 from tidemark.service.group_commit import ClientLeft
 from tidemark.service.load import load_head
 from tidemark.settings import InvalidSetting

@@ -1,5 +1,5 @@
-"""Sends a request over a checked connection: looks a name up once, checks all its addresses, and connects to
-one of them. Follows no redirect and uses no proxy of the environment."""
+"""Sends a request over a checked connection: looks up a name once, checks each address, and connects to a
+checked address. Follows no redirect and uses no proxy of the environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import httpcore
 
-from tidemark.outbound.url import IpAddress, Url
+from tidemark.outbound.request import IpAddress, Url
 
 _T = TypeVar("_T")
 
@@ -89,9 +89,8 @@ def _domain(name: str) -> str:
     return ".".join(name.split(".")[-2:])
 
 
-#: For each caller, so that slow names of one leave room for the other.
+#: The lookups of webhooks, for which slow names of upstreams leave room.
 WEBHOOK_NAMES: Final = Lookups()
-UPSTREAM_NAMES: Final = Lookups()
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
@@ -113,7 +112,7 @@ class _Checked(httpcore.AsyncNetworkBackend):
 
     async def connect_tcp(self, host: str, port: int, *_: Any, **named: Any) -> httpcore.AsyncNetworkStream:
         """Try each address: this machine may have no IPv6. An attempt gets at most half of the remaining
-        time, and the last one all of it."""
+        time, and the last attempt the rest."""
         *first, last = await self._addresses(host, port, named["timeout"])
         connect, stream = httpcore.AnyIOBackend().connect_tcp, None
         for address in first:

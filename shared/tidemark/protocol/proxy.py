@@ -15,7 +15,7 @@ from re import Pattern
 from typing import Final
 from urllib.parse import unquote
 
-from tidemark.outbound.url import PORTS, Url, split_url
+from tidemark.outbound.request import PORTS, Url, split_url
 from tidemark.protocol.errors import ProxyError
 
 UPSTREAM_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -11,7 +11,7 @@ therefore names the incarnation of its stream, and storage refuses writes for an
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from tidemark.outbound.request import RequestBody
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (
     AppendAfterClose,
@@ -99,19 +100,6 @@ def parse_call(entries: bytes, *, has_ended: bool) -> UpstreamCall:
         known |= entry
     known["has_ended"] = has_ended
     return UpstreamCall(**{name: known[name] for name in UpstreamCall.__slots__ if name in known})
-
-
-class RequestBody:
-    """A body that is let go once it is sent: an answer may take an hour."""
-
-    __slots__ = ("__weakref__", "content")
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        content, self.content = self.content, b""
-        yield content
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tidemark.protocol import proxy as rules
 from tidemark.protocol.messages import DEFAULT
 from tidemark.protocol.producer import Claim
 from tidemark.proxy.calls import ABORTED, BYTES, Calls, UpstreamRequest, answer_key
-from tidemark.proxy.upstream import CallLimits, call_upstream, client_refusal, decoded, find_key, header_of
+from tidemark.proxy.upstream import CallLimits, body_parts, call_upstream, client_refusal, find_key, header_of
 from tidemark.service.append import INLINE_BYTES, AppendRequest
 
 _T = TypeVar("_T")
@@ -148,7 +148,7 @@ class _Piping:
 
     async def copy(self, answer: httpcore.Response) -> str:
         """Write the answer in batches, until it ends. Returns why it ended early, or nothing."""
-        limits, body = self._limits, aiter(decoded(answer))
+        limits, body = self._limits, aiter(body_parts(answer))
         ends_at, due_at = time.monotonic() + limits.whole, math.inf
         reading = asyncio.ensure_future(anext(body, None))
         try:

@@ -18,15 +18,8 @@ from typing import Any, Final, cast
 import httpcore
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.outbound.connection import (
-    UPSTREAM_NAMES,
-    AddressRefused,
-    Lookups,
-    NotConnected,
-    Timeouts,
-    answered,
-)
-from tidemark.outbound.url import Url, is_public
+from tidemark.outbound.connection import AddressRefused, Lookups, NotConnected, Timeouts, answered
+from tidemark.outbound.request import Url, is_public
 from tidemark.protocol import proxy as rules
 from tidemark.proxy.calls import UpstreamRequest
 
@@ -41,6 +34,7 @@ _PIECE_BYTES: Final = 64 * 1024
 _CODINGS: Final = frozenset({"", "gzip", "x-gzip", "deflate"})
 
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+_NAMES: Final = Lookups()
 _KEYS: Final = Lookups()
 
 
@@ -69,13 +63,7 @@ async def call_upstream(
     may_connect = (lambda _: True) if entry.is_exact else is_public
     timeouts = Timeouts(limits.headers, _CONNECT_SECONDS, limits.silence)
     answering = answered(
-        url,
-        request.method,
-        sent,
-        request.body,
-        names=UPSTREAM_NAMES,
-        may_connect=may_connect,
-        timeouts=timeouts,
+        url, request.method, sent, request.body, names=_NAMES, may_connect=may_connect, timeouts=timeouts
     )
     async with AsyncExitStack() as stack:
         try:
@@ -137,14 +125,14 @@ def _coding_of(answer: httpcore.Response) -> str:
 
 
 def _unreadable(answer: httpcore.Response) -> str:
-    """The error about a coding that is not decoded; empty where `decoded` gives the body."""
+    """The error about a coding that is not decoded; empty where `body_parts` gives the body."""
     coding = _coding_of(answer)
     if coding in _CODINGS:
         return ""
     return f"Upstream answered in the coding {coding!r:.80}: only identity, gzip and deflate can be decoded"
 
 
-async def decoded(answer: httpcore.Response) -> AsyncIterator[bytes]:
+async def body_parts(answer: httpcore.Response) -> AsyncIterator[bytes]:
     """The body, in pieces of a bounded size; nothing of an unreadable one. Raises RemoteProtocolError for one
     that breaks its coding."""
     coding, decoder = _coding_of(answer), cast("Any", None)
@@ -188,7 +176,7 @@ async def client_refusal(answer: httpcore.Response, keys: Iterable[str]) -> dict
     most = _ERROR_BYTES + max(map(len, hidden), default=0)
     with suppress(TimeoutError, httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
         async with asyncio.timeout(_ERROR_SECONDS):
-            async for chunk in decoded(answer):
+            async for chunk in body_parts(answer):
                 body += chunk
                 if len(body) >= most:
                     break

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import orjson
 
-from tidemark.outbound.url import PORTS, Url, is_public, split_url
+from tidemark.outbound.request import PORTS, Url, is_public, split_url
 from tidemark.protocol.errors import InvalidSubscription, ProtocolError, WebhookUrlRejected
 from tidemark.protocol.stream_key import CONTROL_CHARACTER, parse_plain_path
 

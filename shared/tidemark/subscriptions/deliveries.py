@@ -26,7 +26,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from tidemark.aws.sqs import MAX_DELAY_SECONDS
 from tidemark.observability.metrics import PROCESS, WAKES, WEBHOOK_FAILURES
-from tidemark.outbound.url import Url
+from tidemark.outbound.request import Url
 from tidemark.protocol.errors import ProtocolError, StaleEpoch, SubscriptionNotFound, WebhookUrlRejected
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim

@@ -1,13 +1,13 @@
-"""Calls a webhook, and reads a bounded response. Its deadline covers the DNS lookup too."""
+"""Calls a webhook, and reads a bounded response. The deadline includes the DNS lookup."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.outbound.url import Url, is_public
+from tidemark.outbound.request import RequestBody, Url, is_public
 from tidemark.protocol.errors import WebhookUrlRejected
 from tidemark.subscriptions.configuration import NOT_PUBLIC
 from tidemark.subscriptions.state import DeliveryFailure
@@ -41,25 +41,18 @@ def call_webhook(
     return asyncio.run(_call(url, body, headers, timeout_seconds))
 
 
-async def _call(url: Url, body: bytes, headers: Mapping[str, str], seconds: float) -> WebhookResponse:
+async def _call(url: Url, content: bytes, headers: Mapping[str, str], seconds: float) -> WebhookResponse:
     import httpcore  # Most processes call no webhook.
 
     from tidemark.outbound.connection import WEBHOOK_NAMES, AddressRefused, NotConnected, Timeouts, answered
 
-    fixed = {"Content-Length": str(len(body)), "Connection": "close", "Accept": "application/json"}
-    sent, received, is_sent = {**headers, **fixed, "Accept-Encoding": "identity"}, bytearray(), False
-
-    async def content() -> AsyncIterator[bytes]:
-        nonlocal is_sent
-        is_sent = True
-        yield body
-
-    is_local = url.scheme == "http"
+    body, is_local, received = RequestBody(content), url.scheme == "http", bytearray()
+    fixed = {"Content-Length": str(len(content)), "Connection": "close", "Accept-Encoding": "identity"}
     answering = answered(
         url,
         "POST",
-        sent.items(),
-        content(),
+        {**headers, **fixed, "Accept": "application/json"}.items(),
+        body,
         names=WEBHOOK_NAMES,
         may_connect=(lambda address: address.is_loopback) if is_local else is_public,
         timeouts=Timeouts(seconds, seconds, seconds),
@@ -77,8 +70,9 @@ async def _call(url: Url, body: bytes, headers: Mapping[str, str], seconds: floa
     except NotConnected as error:
         failure, reason = DeliveryFailure.REFUSED, str(error)
     except (TimeoutError, httpcore.TimeoutException):
-        failure = DeliveryFailure.SILENT if is_sent else DeliveryFailure.REFUSED
-        reason = "no answer in time" if is_sent else "no connection in time"
+        is_connected = not body.content  # The body is taken once the connection is there.
+        failure = DeliveryFailure.SILENT if is_connected else DeliveryFailure.REFUSED
+        reason = "no answer in time" if is_connected else "no connection in time"
     except (OSError, httpcore.NetworkError, httpcore.ProtocolError) as error:
         failure, reason = DeliveryFailure.DROPPED, type(error).__name__
     raise DeliveryFailed(f"{url.authority}: {reason}", failure)

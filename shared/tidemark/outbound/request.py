@@ -1,8 +1,9 @@
-"""URLs of other servers, and the addresses of the public internet."""
+"""URL and body of a request to another server, and the addresses of the public internet."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -43,6 +44,19 @@ class Url:
         """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+class RequestBody:
+    """A body that is let go once it is sent: an answer may take an hour."""
+
+    __slots__ = ("__weakref__", "content")
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        content, self.content = self.content, b""
+        yield content
 
 
 def split_url(text: str) -> tuple[Url, str]:

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from tidemark.outbound.url import Url, is_public
+from tidemark.outbound.request import Url, is_public
 from tidemark.protocol.errors import WebhookUrlRejected
 from tidemark.subscriptions.configuration import parse_webhook_url
 
