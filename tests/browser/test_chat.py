@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.authorization.tokens import token
 from tests.browser.chromium import NEEDS_CHROMIUM
 from tests.browser.devtools import Browser, Tab, browser
 from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
@@ -70,10 +71,20 @@ class Room:
 
 
 @contextmanager
-def chatting(built: Path, directory: Path, via: str = "asgi", word_ms: int = 40) -> Iterator[Room]:
+def chatting(
+    built: Path, directory: Path, via: str = "asgi", word_ms: int = 40, secret: str = ""
+) -> Iterator[Room]:
     """Event streams end after two seconds, so that readers connect again in the middle, too."""
-    with running(tidemark_server(via, directory, SSE_SECONDS="2")) as tidemark, browser() as opened:
+    with (
+        running(tidemark_server(via, directory, SSE_SECONDS="2", AUTH_SECRET=secret)) as tidemark,
+        browser() as opened,
+    ):
         environment = {"TIDEMARK_URL": tidemark.base_url, "WORD_MS": str(word_ms), "LOST_MS": str(LOST_MS)}
+        if secret:
+            scope = " ".join(
+                f"{right}:v1/{name}/*" for right in ("read", "write") for name in ("chats", "answers")
+            )
+            environment["TIDEMARK_TOKEN"] = token(scope, key=secret)
         command = [node(), str(built / "server.mjs")]
         with running(Server("chat", command, environment, directory / "none", "/")) as chat:
             yield Room(tidemark, chat, opened, f"chat-{random.randrange(10**9)}")
@@ -111,9 +122,14 @@ def whole(tab: Tab, answers: int = 1) -> None:
     assert tab.value("document.querySelector('[role=alert]')") is None
 
 
-@pytest.mark.parametrize("via", ["asgi", "lambda"])
-def test_reloads_a_second_tab_and_a_slow_reader(built: Path, tmp_path: Path, via: str) -> None:
-    with chatting(built, tmp_path, via, word_ms=100) as room, room.tab() as tab, room.tab() as second:
+@pytest.mark.parametrize(("via", "secret"), [("asgi", ""), ("lambda", ""), ("asgi", "s" * 32)])
+def test_reloads_a_second_tab_and_a_slow_reader(built: Path, tmp_path: Path, via: str, secret: str) -> None:
+    """With a token, pages read through the chat's server."""
+    with (
+        chatting(built, tmp_path, via, word_ms=100, secret=secret) as room,
+        room.tab() as tab,
+        room.tab() as second,
+    ):
         second.network(bytes_per_second=4_000)
         ask(tab)
         for part in range(1, 6):

@@ -107,7 +107,7 @@ def test_what_was_not_handed_on_stays(tmp_path: Path, part: str, monkeypatch: py
 
     system = a_system(tmp_path)
     create(system.stores, REGISTRY, create_request(JSON))
-    monkeypatch.setattr(StreamRegistry, "tell", fail)
+    monkeypatch.setattr(StreamRegistry, "append_changes", fail)
     if part == "changes":
         with pytest.raises(ZeroDivisionError):
             follow(system)

@@ -2,9 +2,10 @@
 import { readFile } from "node:fs/promises"
 import { createServer } from "node:http"
 import { join } from "node:path"
+import { Readable } from "node:stream"
 import { convertToModelMessages, stepCountIs, streamText } from "ai"
 import { model, tools } from "./model.mjs"
-import { beginAnswer, createChat, endIfLost, endLostAnswers, readChat, requestStop, watchStop, writeAnswer } from "./store.mjs"
+import * as store from "./store.mjs"
 
 const PORT = Number(process.env.PORT ?? 3000)
 /** The answers that this server writes, by URL. */
@@ -12,58 +13,60 @@ const writing = new Map()
 
 /** Take a question, or the wish for another answer, and write the answer while the page reads it. */
 async function ask({ id, messages, trigger }) {
-  await createChat(id)
-  const chat = await readChat(id)
+  await store.createChat(id)
+  const chat = await store.readChat(id)
   const question = trigger === "submit-message" ? messages.at(-1) : null
-  const url = chat.answer ? null : await beginAnswer(id, question, chat)
+  const url = chat.answer ? null : await store.beginAnswer(id, question, chat)
   if (url === null) return Response.json({ error: "An answer is being written" }, { status: 409 })
   const kept = chat.messages.at(-1)?.role === "assistant" && !question ? chat.messages.slice(0, -1) : chat.messages
   const written = answer(url, question ? [...kept, question] : kept)
   writing.set(url, written.catch(console.error).finally(() => writing.delete(url)))
-  return Response.json({ streamUrl: url }, { status: 201, headers: { Location: url } })
+  return located(url, 201)
+}
+
+/** Where the page reads an answer. */
+function located(url, status) {
+  const streamUrl = store.readUrl(url)
+  return Response.json({ streamUrl }, { status, headers: { Location: streamUrl } })
 }
 
 async function answer(url, messages) {
-  const stop = await watchStop(url)
-  const result = streamText({
-    model,
-    tools,
-    messages: await convertToModelMessages(messages, { ignoreIncompleteToolCalls: true }),
-    stopWhen: stepCountIs(5),
-    abortSignal: stop.signal,
-  })
-  await writeAnswer(url, chunksOf(result, stop.signal))
+  const stop = await store.watchStop(url)
+  await store.writeAnswer(url, chunksOf(messages, stop.signal))
   stop.abort()
 }
 
-/** The chunks of an answer. The reason of an early end is in the message's metadata. */
-async function* chunksOf(result, signal) {
-  for await (const chunk of result.toUIMessageStream({ generateMessageId: () => crypto.randomUUID() })) {
-    if (chunk.type === "error") yield* early("failed")
-    else if (chunk.type === "abort") yield* early("stopped")
-    else yield chunk
+/** The chunks of an answer. The message's metadata has the reason of an early end. */
+async function* chunksOf(messages, abortSignal) {
+  const early = (end) => ({ type: "message-metadata", messageMetadata: { end } })
+  try {
+    const asked = await convertToModelMessages(messages, { ignoreIncompleteToolCalls: true })
+    const result = streamText({ model, tools, messages: asked, stopWhen: stepCountIs(5), abortSignal })
+    for await (const chunk of result.toUIMessageStream({ generateMessageId: () => crypto.randomUUID() })) {
+      if (chunk.type === "error") yield early("failed")
+      else if (chunk.type === "abort") yield early("stopped")
+      else yield chunk
+    }
+  } catch (error) {
+    console.error(error)
+    yield early("failed")
   }
-  if (signal.aborted) yield* early("stopped")
-}
-
-function* early(end) {
-  yield { type: "message-metadata", messageMetadata: { end } }
 }
 
 async function route(request, path) {
   const [, , , id, action] = path.split("/").map(decodeURIComponent)
   if (request.method === "POST" && path === "/api/chat") return ask(await json(request))
   // Your login belongs here: it decides who may read and write this chat.
-  if (request.method === "GET" && id && !action) return Response.json({ url: await createChat(id) })
-  const { answer } = id ? await readChat(id) : {}
+  if (request.method === "GET" && id && !action) return Response.json({ url: store.readUrl(await store.createChat(id)) })
+  const { answer } = id ? await store.readChat(id) : {}
   if (request.method === "POST" && action === "stop") {
-    if (answer) await requestStop(answer)
+    if (answer) await store.requestStop(answer)
     return new Response(null, { status: 204 })
   }
   if (request.method === "GET" && action === "stream") {
     if (!answer) return new Response(null, { status: 204 })
-    if (!writing.has(answer)) endIfLost(answer).catch(console.error)
-    return Response.json({ streamUrl: answer }, { headers: { Location: answer } })
+    if (!writing.has(answer)) store.endIfLost(answer).catch(console.error)
+    return located(answer, 200)
   }
   return Response.json({ error: `No ${request.method} ${path}` }, { status: 404 })
 }
@@ -82,15 +85,28 @@ async function file(path) {
   return new Response(body, { headers: { "Content-Type": TYPES[name.split(".").at(-1)] ?? "application/octet-stream" } })
 }
 
+/** Pass a page's read on to Tidemark, with this server's token. */
+async function passOn(request, response) {
+  const stop = new AbortController()
+  response.on("close", () => stop.abort())
+  const read = await fetch(store.TIDEMARK + request.url.slice("/read".length), { headers: store.headers, signal: stop.signal })
+  const headers = new Headers(read.headers)
+  for (const name of ["content-encoding", "content-length", "transfer-encoding", "connection", "keep-alive"]) headers.delete(name)
+  response.writeHead(read.status, Object.fromEntries(headers))
+  if (read.body) Readable.fromWeb(read.body).on("error", () => response.destroy()).pipe(response)
+  else response.end()
+}
+
 const server = createServer(async (request, response) => {
   const { pathname } = new URL(request.url, "http://chat")
+  if (pathname.startsWith("/read/")) return passOn(request, response).catch(() => response.destroy())
   const answered = pathname.startsWith("/api/") ? route(request, pathname) : file(pathname)
   const given = await answered.catch((error) => Response.json({ error: error.message }, { status: 500 }))
   response.writeHead(given.status, Object.fromEntries(given.headers))
   response.end(Buffer.from(await given.arrayBuffer()))
 })
 server.listen(PORT, "127.0.0.1", () => console.log(`chat: http://127.0.0.1:${server.address().port}`))
-endLostAnswers().catch(console.error)
+store.endLostAnswers().catch(console.error)
 
 // A deployment: answers end first. An answer that takes longer than the platform waits is cut off by the next server.
 process.on("SIGTERM", async () => {

@@ -3,8 +3,8 @@ import { DurableStream, IdempotentProducer, stream } from "@durable-streams/clie
 import { readUIMessageStream } from "ai"
 import { fold } from "./src/history.mjs"
 
-const TIDEMARK = process.env.TIDEMARK_URL ?? "http://127.0.0.1:4437"
-const headers = process.env.TIDEMARK_TOKEN ? { Authorization: `Bearer ${process.env.TIDEMARK_TOKEN}` } : {}
+export const TIDEMARK = process.env.TIDEMARK_URL ?? "http://127.0.0.1:4437"
+export const headers = process.env.TIDEMARK_TOKEN ? { Authorization: `Bearer ${process.env.TIDEMARK_TOKEN}` } : {}
 const json = { ...headers, "Content-Type": "application/json" }
 /** The writer of an answer that is silent for longer has died. A living writer appends three times as often. */
 const LOST_MS = Number(process.env.LOST_MS ?? 30_000)
@@ -12,6 +12,8 @@ const DAY = 86_400
 
 export const chatUrl = (chatId) => `${TIDEMARK}/v1/stream/chats/${encodeURIComponent(chatId)}`
 const answersUrl = (chatId) => `${TIDEMARK}/v1/stream/answers/${encodeURIComponent(chatId)}`
+/** The URL that pages read: with a token, a path of this server, which passes the read on. */
+export const readUrl = (url) => (process.env.TIDEMARK_TOKEN ? `/read${new URL(url).pathname}` : url)
 const chatOf = (answer) => decodeURIComponent(answer.split("/").at(-2))
 
 /** Send a request again while storage or the network fails. Each request here may be repeated. */
@@ -62,7 +64,7 @@ export async function beginAnswer(chatId, question, { etag }) {
 /** Write the chunks of an answer, then the whole message. A writer with a later epoch replaces this one. */
 export async function writeAnswer(url, chunks) {
   const handle = new DurableStream({ url, headers, contentType: "application/json" })
-  const options = { epoch: Date.now(), lingerMs: 100, maxInFlight: 1, fetch: patient, onError: console.error }
+  const options = { epoch: Date.now(), lingerMs: 200, maxInFlight: 1, fetch: patient, onError: console.error }
   const producer = new IdempotentProducer(handle, "writer", options)
   const alive = setInterval(() => producer.append('{"type":"data-alive","transient":true}'), LOST_MS / 3)
   try {

@@ -18,6 +18,9 @@ const transport = createDurableChatTransport({
   },
 })
 
+/** Whether this tab reads the answer already, from Tidemark or through the chat's server. */
+const isReading = (answer) => reading !== null && new URL(reading, answer).pathname.endsWith(new URL(answer).pathname)
+
 /** Read up to 20 entries before an offset. */
 async function readBack(url, { before, cursor }) {
   const page = await fetch(`${url}?offset=${before}&last=${PAGE}${cursor ? `&cursor=${cursor}` : ""}`)
@@ -51,7 +54,7 @@ function Chat({ url, first, lost }) {
   }, [error])
   useEffect(() => {
     if (isBusy || news.length === 0) return
-    const entries = news.filter((entry) => !entry.answer || entry.answer !== reading)
+    const entries = news.filter((entry) => !entry.answer || !isReading(entry.answer))
     setNews([])
     setMessages((shown) => fold([...shown.map((message) => ({ message })), ...entries]).messages)
     if (fold(entries).answer) resumeStream()
