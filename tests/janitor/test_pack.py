@@ -314,19 +314,14 @@ def a_scene_to_merge(**asked: Any) -> tuple[Scene, list[Pack]]:
     return scene, scene.packs()
 
 
-def test_packs_are_taken_in_with_one_query_and_one_request_each() -> None:
+# --- what becomes of packs ------------------------------------------------------------------
+
+
+def test_packs_are_taken_in_with_one_request_each_and_stay_as_long_as_the_table_can_be_restored() -> None:
     scene, parts = a_scene_to_merge()
     stores, calls = counted(scene)
     assert sweep(stores).packed == 1
     assert (calls["GetRange"], calls["PutObject"], calls["TransactWriteItems"]) == (len(parts), 1, 1)
-
-
-# --- what becomes of packs ------------------------------------------------------------------
-
-
-def test_the_objects_of_packs_that_were_taken_in_stay_as_long_as_the_table_can_be_restored() -> None:
-    scene, parts = a_scene_to_merge()
-    sweep(scene.process())
     [pack] = scene.packs()
     names = {part.blob for part in parts}
     assert len(scene.due("replaced")) == len(names) == len(parts)
