@@ -24,25 +24,8 @@ from tests.garbage import uncollected
 from tests.ports import free_port
 from tests.processes import threads_named
 from tests.waiting import on_a_loop, until
-from tidemark.client import (
-    AsyncStream,
-    ETagMismatch,
-    MalformedReply,
-    NotFound,
-    Retry,
-    SequenceConflict,
-    Stream,
-    StreamClosed,
-    StreamConflict,
-    StreamError,
-    StreamGone,
-    StreamReplaced,
-    Unreachable,
-    asynchronous,
-    blocking,
-    socket,
-    wire,
-)
+from tidemark import client as api
+from tidemark.client import AsyncStream, Retry, Stream, asynchronous, blocking, socket, wire
 from tidemark.client.exchange import Lost
 
 FAST = Retry(max_retries=20, initial_delay_seconds=0.001, max_delay_seconds=0.01)
@@ -111,16 +94,16 @@ def test_help_shows_what_a_caller_gets(kind: Any) -> None:
 @on_a_loop
 async def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
     url = f"{tidemark_url}/v1/stream/life"
-    with pytest.raises(NotFound, match="/v1/stream/life: 404"):
+    with pytest.raises(api.NotFound, match="/v1/stream/life: 404"):
         await awaited(kind(url).head())
     stream = await awaited(kind.create(url, content_type="application/json", ttl=60, default=str))
-    with pytest.raises(StreamConflict):
+    with pytest.raises(api.StreamConflict):
         await awaited(kind.create(url, content_type="text/plain"))
     first = await awaited(stream.append({"n": 1}, seq="1"))
-    with pytest.raises(SequenceConflict):
+    with pytest.raises(api.SequenceConflict):
         await awaited(stream.append({"n": 1}, seq="1"))
     await awaited(stream.append([2, Decimal(3)], if_match=first.etag))
-    with pytest.raises(ETagMismatch):
+    with pytest.raises(api.ETagMismatch):
         await awaited(stream.append(4, if_match=first.etag))
     head = await awaited(kind(url).head())
     assert (head.content_type, head.ttl_seconds, head.closed) == ("application/json", 60, False)
@@ -130,10 +113,10 @@ async def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
     assert (await awaited(fork.close("end"))).closed
     followed = [chunk async for chunk in each(kind(fork.url).follow())]
     assert [message for chunk in followed for message in chunk.messages] == [{"n": 1}, "end"]
-    with pytest.raises(StreamClosed):
+    with pytest.raises(api.StreamClosed):
         await awaited(fork.append(5))
     await awaited(stream.delete())
-    with pytest.raises(StreamGone, match="forks still use its data"):
+    with pytest.raises(api.StreamGone, match="forks still use its data"):
         await awaited(stream.delete())
 
 
@@ -175,9 +158,9 @@ class Unanswered(httpx.BaseTransport, httpx.AsyncBaseTransport):
 #: By name: the type of the error, and the HTTP client's transport.
 OUTCOMES: dict[str, tuple[type[Exception] | None, Any]] = {
     "written": (None, None),
-    "refused": (StreamError, None),
-    "tried twice": (StreamError, httpx.MockTransport(lambda _: httpx.Response(503))),
-    "lost": (StreamError, Unanswered()),
+    "refused": (api.StreamError, None),
+    "tried twice": (api.StreamError, httpx.MockTransport(lambda _: httpx.Response(503))),
+    "lost": (api.StreamError, Unanswered()),
     "not sent": (ValueError, None),
 }
 
@@ -232,7 +215,7 @@ async def test_a_with_closes_the_stream_and_an_exception_leaves_it_open(tidemark
                 raise error
 
     await awaited(kind.create(url, content_type="text/plain"))
-    for text, error in (("a", KeyError()), ("b", StreamError("of another stream"))):
+    for text, error in (("a", KeyError()), ("b", api.StreamError("of another stream"))):
         with pytest.raises(type(error)):
             await write(text, error)
     assert not (await awaited(kind(url).head())).closed
@@ -358,7 +341,7 @@ async def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> 
 
     stream = kind("http://server/s", client=client_of(kind, httpx.MockTransport(endless.answer)))
     with pytest.raises(
-        MalformedReply, match=r"^GET http://server/s: the answer is larger than 268,435,456 b"
+        api.MalformedReply, match=r"^GET http://server/s: the answer is larger than 268,435,456 b"
     ):
         [_ async for _ in each(stream.follow(live=live))]
     assert endless.sent == 64
@@ -369,7 +352,7 @@ async def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> 
 async def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
     client = client_of(kind, httpx.MockTransport(Endless(b"x" * 70_000).answer))
     ask: Any = {Stream: socket._ask, AsyncStream: asynchronous._ask}[kind]
-    with pytest.raises(MalformedReply, match="larger than 65,536 bytes"):
+    with pytest.raises(api.MalformedReply, match="larger than 65,536 bytes"):
         await awaited(ask(client, "http://server/v1/socket"))
 
 
@@ -379,7 +362,7 @@ async def test_a_byte_a_second_is_no_answer(kind: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(wire, "monotonic", count().__next__)
     slow, once = Endless(b"x"), Retry(max_retries=0)
     stream = kind("http://server/s", client=client_of(kind, httpx.MockTransport(slow.answer)), retry=once)
-    with pytest.raises(Unreachable, match="only 31 bytes came in 31 s"):
+    with pytest.raises(api.Unreachable, match="only 31 bytes came in 31 s"):
         await awaited(stream.read())
     assert slow.sent == 31
 
@@ -415,13 +398,13 @@ async def test_a_read_backwards_goes_on_in_no_other_stream(
     await awaited(kind.create(stream.url, content_type="application/json"))
     for number in range(8):
         await awaited(stream.append(number))
-    for name, error in (("cursor", StreamGone), ("incarnation", StreamReplaced)):
+    for name, error in (("cursor", api.StreamGone), ("incarnation", api.StreamReplaced)):
         with pytest.raises(error, match="deleted and created again"):
             await awaited(stream.history(page.start, **{name: kept[name]}))
         with pytest.raises(error, match="deleted and created again"):
             async for _ in each(stream.follow(page.offset, **{name: kept[name]})):
                 pass
-    with pytest.raises(StreamReplaced):
+    with pytest.raises(api.StreamReplaced):
         await awaited(stream.history(page.start, **kept))
     await awaited(stream.delete())
 
@@ -431,7 +414,7 @@ async def test_a_read_backwards_goes_on_in_no_other_stream(
 async def test_a_reader_asks_the_writer_to_stop_and_the_stream_goes_on(tidemark_url: str, kind: Any) -> None:
     url = f"{tidemark_url}/v1/stream/stoppable"
     answer, reader = await awaited(kind.create(url, content_type="text/plain")), kind(url)
-    with pytest.raises(NotFound):
+    with pytest.raises(api.NotFound):
         await awaited(reader.request_stop())
     for _ in range(2):
         async with entered(answer.stop_requests()) as stop:
@@ -445,7 +428,7 @@ async def test_a_reader_asks_the_writer_to_stop_and_the_stream_goes_on(tidemark_
                 await stop.wait()
             assert stop.requested
             await awaited(answer.append("stopped "))
-    with pytest.raises(NotFound):
+    with pytest.raises(api.NotFound):
         await awaited(reader.request_stop())
     assert (await awaited(reader.read())).text == "token stopped " * 2
 
