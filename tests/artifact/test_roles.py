@@ -60,7 +60,7 @@ def test_the_function_of_the_custom_resources_may_check_and_draw_and_nothing_els
     statements = policy["PolicyDocument"]["Statement"]
     *checks, drawing = [each.get("Fn::If", [None, each])[1] for each in statements]
     names = [each["Sid"] for each in checks]
-    assert names == ["OwnLog", "FindTable", "Format", "Ceiling", "Room", "CacheKey"]
+    assert names == ["OwnLog", "FindTable", "Format", "Ceiling", "Room"]
     assert drawing["Action"] == ["ssm:GetParameter", "ssm:PutParameter"]
     assert drawing["Resource"]["Fn::Sub"][0].endswith(":parameter${Name}")
 

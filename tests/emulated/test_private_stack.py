@@ -151,11 +151,21 @@ def test_iam_is_enforced(emulator: Emulator, client: httpx.Client) -> None:
     assert client.get("/v1/stream/closed", params={"offset": "-1"}).content == b"y"
 
 
-def test_a_large_body_needs_no_more_than_the_roles_have(
-    emulator: Emulator, stack: Stack, key: str, client: httpx.Client
+def test_queues_and_logs_are_encrypted_with_the_customers_key(
+    emulator: Emulator, stack: Stack, key: str
 ) -> None:
-    bucket = emulator.client("s3").get_bucket_encryption(Bucket=stack.outputs["BucketName"])
-    assert key in json.dumps(bucket)
+    """CloudFormation there leaves the key of a table and of a bucket out."""
+    sqs, made = emulator.client("sqs"), emulator.client("cloudformation")
+    found = made.describe_stack_resources(StackName=stack.name)["StackResources"]
+    urls = [each["PhysicalResourceId"] for each in found if each["ResourceType"] == "AWS::SQS::Queue"]
+    queues = [sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"] for url in urls]
+    assert [each["KmsMasterKeyId"] for each in queues] == [key] * 3
+    groups = emulator.client("logs").describe_log_groups()["logGroups"]
+    own = [each["kmsKeyId"] for each in groups if "kmsKeyId" in each]
+    assert own == [key] * 10
+
+
+def test_a_large_body_needs_no_more_than_the_roles_have(client: httpx.Client) -> None:
     body = secrets.token_bytes(100_000)
     headers = {"Content-Type": "application/octet-stream"}
     assert client.put("/v1/stream/bodies", headers=headers).status_code == 201
