@@ -324,11 +324,7 @@ def test_slow_names_hold_up_nobody(client: Client, monkeypatch: pytest.MonkeyPat
             reasons = [each.result() for each in (*same, *alike)]
         finally:
             go_on.set()
-    late = [reason for reason in reasons if "does not resolve in 1 s" in reason]
-    many = [
-        reason for reason in reasons if "too many names are looked up at once, 16 of *.one.test" in reason
-    ]
-    assert (len(late), len(many)) == (20 + 16, 4)
+    assert sum("does not resolve in 1 s" in reason for reason in reasons) == 20 + 16
     assert resolving.count("same.test") == 1
 
 

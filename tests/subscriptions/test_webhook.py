@@ -103,11 +103,6 @@ def drips_headers(connection: socket.socket) -> None:
         time.sleep(0.1)  # More than 100 headers are an answer that nobody reads, and no silence.
 
 
-def hangs(_host: str, _port: int) -> list[str]:
-    threading.Event().wait(PATIENCE_SECONDS)
-    return []
-
-
 def test_a_webhook_gets_a_post_with_the_given_body_and_headers() -> None:
     with receiver(answers(b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"done":true}')) as (url, got):
         response = call_webhook(url, b'{"a": 1}', {"Webhook-Signature": "t=1"}, 20.0)
@@ -150,26 +145,25 @@ def test_a_receiver_that_hangs_up_may_have_got_the_request(text: bytes) -> None:
     assert failed.value.failure is DeliveryFailure.DROPPED
 
 
-@pytest.mark.parametrize(
-    "found", [hangs, lambda *_: ["127.0.0.2", "127.0.0.3"]], ids=["no answer", "refused"]
-)
+@pytest.mark.parametrize("is_found", [True, False])
 def test_a_receiver_that_is_not_reached_may_get_the_same_request_again(
-    found: Callable[[str, int], list[str]], monkeypatch: pytest.MonkeyPatch
+    is_found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lookup that hangs is part of the deadline."""
-    monkeypatch.setattr(connection, "resolve_host", found)
+    hang = threading.Event().wait
+    monkeypatch.setattr(
+        connection, "resolve_host", lambda *_: ["::1"] if is_found else hang(PATIENCE_SECONDS)
+    )
     with pytest.raises(DeliveryFailed, match=r"localhost:1: (no connection in time|ConnectError)") as failed:
         call_webhook(LOCAL, b"{}", {}, 1.0)
     assert failed.value.failure is DeliveryFailure.REFUSED
 
 
-@pytest.mark.parametrize("size", [b"fffffff", b"-1"])
-def test_no_more_of_a_chunked_response_is_read_either(size: bytes) -> None:
-    """To http.client a chunk of -1 bytes is all that comes, until the receiver hangs up."""
+def test_no_more_of_a_chunked_response_is_read_either() -> None:
     sent = threading.Event()
 
     def serve(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n" % size)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffff\r\n")
         for _ in range(1000):
             connection.sendall(b"1\r\nx\r\n" * 20_000)
         sent.set()
