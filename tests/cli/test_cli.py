@@ -444,6 +444,7 @@ def test_an_error_is_printed_without_a_traceback(
     [
         ({}, "does not answer"),
         ({"HTTP_PROXY": "http://a:b@127.0.0.1:{port}"}, "proxy of the environment, 127.0.0.1:{port}\n"),
+        ({"ALL_PROXY": "http://127.0.0.1:{port}"}, "of the environment, http://127.0.0.1:{port}\n"),
         ({"ALL_PROXY": "socks5://127.0.0.1:{port}"}, "'socksio' package is not installed"),
         ({"ALL_PROXY": "http://[::1"}, "Error: Invalid port"),
         ({"HTTP_PROXY": "http://127.0.0.1:{port}", "NO_PROXY": "127.0.0.1"}, "Connection refused\n"),
