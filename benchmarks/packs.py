@@ -152,7 +152,7 @@ def catch_up(stream: LongStream, libraries: list[str]) -> list[dict[str, Any]]:
     spare_what_is_loaded()
     taken: dict[str, list[float]] = {library: [] for library in libraries}
     for library in libraries * ROUNDS:
-        handler = adapted(create_app(lambda_backend(stream.process(), Settings())))
+        handler = adapted(create_app(lambda_backend(stream.process(), Settings())).respond)
         stream.calls.clear()
         with inflated_by(library):
             began, offset, received = time.process_time(), "-1", 0

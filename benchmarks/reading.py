@@ -98,7 +98,7 @@ def read_all(stream: StoredStream) -> tuple[float, int]:
     settings = Settings()
     no_blobs: Any = SimpleNamespace(get_range=None)  # Everything is small.
     stores = Stores(DynamoDBTable(DynamoDB(stream.send), "t"), no_blobs)
-    handler = adapted(create_app(lambda_backend(stores, settings)))
+    handler = adapted(create_app(lambda_backend(stores, settings)).respond)
     offset, pages, received = "-1", 0, 0
     began = time.process_time()
     while True:

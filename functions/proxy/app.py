@@ -76,7 +76,7 @@ async def invoke_pipe(request: UpstreamRequest) -> None:
 
 _backend = replace(lambda_backend(_stores, _settings), start=invoke_pipe)
 _app = create_data_path(_backend, partial(_stores.check_format, PLAIN_EPOCH))
-_respond = reporting("proxy", _settings, adapted(_app))
+_respond = reporting("proxy", _settings, adapted(_app.respond))
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -11,8 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
+from tests.stack.gateway import behind
 from tidemark.http.lambda_adapter import create_function_app
-from tidemark.http.security.origin_secret import BehindEdge
+from tidemark.http.security.origin_secret import behind_edge
 from tidemark.server.serve import main
 from tidemark.settings import AuthorizationSettings, InvalidSetting, Settings
 
@@ -100,7 +102,7 @@ def test_writes_by_the_write_functions_own_url_need_no_origin_secret(
 
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         event = {"rawPath": "/v1/stream/x", "requestContext": {"domainName": domain}}
-        door = BehindEdge(PlainTextResponse("inside"), load, is_required=True)
+        door = behind(PlainTextResponse("inside"), partial(behind_edge, load=load, is_required=True))
         await door({**scope, "aws.event": event}, receive, send)
 
     with asyncio.Runner() as runner:
@@ -114,6 +116,7 @@ def test_every_request_gets_503_while_the_origin_secret_cannot_be_read() -> None
         return None
 
     with asyncio.Runner() as runner:
-        way = Asgi(BehindEdge(PlainTextResponse("inside"), load, is_required=True), runner)
+        guard = partial(behind_edge, load=load, is_required=True)
+        way = Asgi(behind(PlainTextResponse("inside"), guard), runner)
         answer = way("GET", "/v1/stream/x", {"X-Tidemark-Edge": ""})
         assert (answer.status, answer.headers["retry-after"]) == (503, "5")

@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse
 
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
+from tests.stack.gateway import behind
 from tidemark.http.security.open_server import own_pages_only
 from tidemark.settings import InvalidSetting, Settings
 
@@ -24,7 +25,8 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 def server(runner: asyncio.Runner, **variables: str) -> Asgi:
-    return Asgi(own_pages_only(PlainTextResponse("inside"), Settings.from_environment(variables)), runner)
+    guards = own_pages_only(Settings.from_environment(variables))
+    return Asgi(behind(PlainTextResponse("inside"), *guards), runner)
 
 
 @pytest.mark.parametrize(

@@ -7,27 +7,25 @@ import gzip
 from typing import Any, cast
 
 import pytest
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
 
 from tests.answers import Answer
 from tests.http.asgi import Door, make_scope
-from tidemark.http.compression import MIN_BYTES, Compressed
+from tidemark.http.compression import MIN_BYTES, compress
 
 AWAY, JSON, GZIP = "203.0.113.7", "application/json", ("Accept-Encoding", "gzip")
 
 
 def compressed(client: str, method: str, given: list[tuple[str, str]], response: Response) -> Answer:
     """What a client at this address gets of the response."""
-    sent, receive = list[Any](), cast("Receive", None)
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+    async def respond(_: Request) -> Response:
+        return response
 
-    scope = make_scope(method, "/", given) | {"client": (client, 50000)}
-    asyncio.run(Compressed(response)(scope, receive, send))
-    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Answer(200, headers, sent[1]["body"])
+    request = Request(make_scope(method, "/", given) | {"client": (client, 50000)})
+    answer = asyncio.run(cast("Any", compress(respond, request)))
+    return Answer(200, dict(answer.headers), answer.body)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -16,10 +17,10 @@ from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
 from tests.http.asgi import TEXT, Door, Exchange
 from tests.stack.engines import LocalServices
+from tests.stack.gateway import behind
 from tests.support import MonotonicClock, make_world
 from tests.waiting import eventually
-from tidemark.http.app import MAX_HELD_BYTES, SMALL_BODY_BYTES, RateLimited, TokenBucket
-from tidemark.http.headers import ResponseHeaders
+from tidemark.http.app import MAX_HELD_BYTES, SMALL_BODY_BYTES, TokenBucket, limit_rate
 from tidemark.http.requests import MAX_BODY_BYTES
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.settings import Settings
@@ -41,8 +42,8 @@ def test_a_token_bucket_holds_the_tokens_of_one_second() -> None:
 def test_a_request_over_the_rate_gets_429_with_retry_after(per_second: float, retry_after: str) -> None:
     clock = MonotonicClock()
     with asyncio.Runner() as runner:
-        limited = RateLimited(PlainTextResponse("inside"), TokenBucket(per_second, clock))
-        way = Asgi(ResponseHeaders(limited), runner)
+        guard = partial(limit_rate, bucket=TokenBucket(per_second, clock))
+        way = Asgi(behind(PlainTextResponse("inside"), guard), runner)
         while (answer := way("GET", "/v1/stream/a")).status == 200:
             pass
         assert (answer.status, answer.headers["retry-after"]) == (429, retry_after)

@@ -85,7 +85,7 @@ async def handshake(
 def sockets_of(server: Door, **settings: Any) -> Sockets:
     own = replace(server.settings, socket_url=socket.PATH, public_url=f"http://{HOST}", **settings)
     backend = replace(server.backend, settings=own)
-    return Sockets(own_pages_only(create_app(backend), own), backend)
+    return Sockets(create_app(backend, own_pages_only(own)), backend)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tests.stack.emulators import ROOT, EngineFailed
 from tests.stack.engines import LocalServices
 from tests.stack.environments import FunctionNotLoaded
-from tests.stack.gateway import Edge, Gateway, load_application
+from tests.stack.gateway import Edge, Gateway, behind, load_application
 from tests.stack.template import Template, load_template
 from tests.stack.triggers import Pump, QueuePump, ScheduledFunction
 from tests.stack.websocket_api import Connections, ManagementServer
@@ -155,7 +155,7 @@ class System:
         if self._failure is not None:
             return
         place = f"via lambda; data in {self.configuration.data_dir}/lambda"
-        served = own_pages_only(application, self.settings)
+        served = behind(application, *own_pages_only(self.settings))
         await serve.serve_logged(
             served, listener, self.configuration, self.settings, place=place, stopping=self._stopping
         )

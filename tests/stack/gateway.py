@@ -10,10 +10,14 @@ from __future__ import annotations
 import base64
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NoReturn
 from urllib.parse import parse_qs, quote
+
+from starlette.requests import Request
 
 from tests.stack.environments import (
     MAX_REQUEST_BYTES,
@@ -25,6 +29,8 @@ from tests.stack.environments import (
 from tests.stack.events import HOP_BY_HOP, HttpRequest, UndecodablePath, decode_path, http_event
 from tests.stack.template import Function, Template, match_route
 from tests.stack.websocket_api import Connections, WebSocketApi
+from tidemark.http.headers import add_headers
+from tidemark.http.requests import Guard, Respond, handshake_request
 from tidemark.http.security import origin_secret
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.server import Application, Receive, Scope, Send
@@ -241,6 +247,30 @@ def load_application(function: Function) -> Application:
     served = replace(function, module=function.module.with_name(_FILE), attribute=_ATTRIBUTE)
     application: Any = load_handler(served)
     return application  # type: ignore[no-any-return]
+
+
+class _Passed(Exception):
+    """The guards have refused nothing."""
+
+
+def behind(application: Application, *guards: Guard) -> Application:
+    """The application, and the guards' answers to the requests that they refuse."""
+
+    async def respond(_: Request) -> NoReturn:
+        raise _Passed
+
+    refuse: Respond = respond
+    for guard in reversed((add_headers, *guards)):
+        refuse = partial(guard, refuse)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = application
+        if scope["type"] != "lifespan":
+            with suppress(_Passed):
+                answer = await refuse(Request(scope if "method" in scope else handshake_request(scope)))
+        await answer(scope, receive, send)
+
+    return serve
 
 
 def is_live(method: str, query: str) -> bool:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any, Final
 
 import orjson
 from fastapi import APIRouter, Security, params
 from fastapi.exceptions import RequestValidationError
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message
 
 from tidemark import __version__
 from tidemark.http import buckets, catalog, openapi, pages, streams, subscriptions
 from tidemark.http.dependencies import STREAM_IN_BUCKET, Requires
 from tidemark.http.paths import STREAM_PATHS, Operation
-from tidemark.http.requests import check_each_given_once, read_body
+from tidemark.http.requests import Respond, check_each_given_once, read_body
 from tidemark.protocol.authorization import Right
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription, Malformed, ProtocolError
 
 router: Final = APIRouter(tags=["server"])
+#: The scope keys in which FastAPI expects a stack, for dependencies that end with the request.
+_STACKS: Final = tuple(f"fastapi_{name}_astack" for name in ("middleware", "inner", "function"))
 
 
 def routes() -> list[APIRoute]:
@@ -50,30 +51,30 @@ def control_operations() -> list[Operation]:
     return found
 
 
-def controlled(route: APIRoute) -> ASGIApp:
+def controlled(route: APIRoute) -> Respond:
     """The route with the rules of all routes: each query parameter occurs once, and a body is JSON of at most
     the size of an append. Caches keep no response unless the handler sets Cache-Control."""
-    app, takes_body = AsyncExitStackMiddleware(route.app), route.body_field is not None
+    handle, takes_body = route.get_route_handler(), route.body_field is not None
 
-    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+    async def respond(request: Request) -> Response:
         check_each_given_once(request)
-        body = await read_json(request) if takes_body else b""
+        if takes_body:
+            body = await read_json(request)
 
-        async def receive_again() -> Message:
-            return {"type": "http.request", "body": body}
+            async def receive_again() -> Message:
+                return {"type": "http.request", "body": body}
 
-        async def send_uncached(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).setdefault("Cache-Control", NO_STORE)
-            await send(message)
+            request = Request(request.scope, receive_again)
+        async with AsyncExitStack() as stack:
+            request.scope.update(dict.fromkeys(_STACKS, stack))
+            try:
+                response = await handle(request)
+            except RequestValidationError as error:
+                raise refused_input(error.with_traceback(None)) from None  # FastAPI's frame holds the error.
+        response.headers.setdefault("Cache-Control", NO_STORE)
+        return response
 
-        try:
-            await app(scope, receive_again if takes_body else receive, send_uncached)
-        except RequestValidationError as error:
-            raise refused_input(error.with_traceback(None)) from None  # FastAPI's frame holds the error.
-
-    return handle
+    return respond
 
 
 async def read_json(request: Request) -> bytes:

@@ -1,21 +1,23 @@
-"""The applications, wrapped in the middleware of every request: headers, limits, authorization."""
+"""The applications, and the guards of every request: headers, limits, authorization."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Message
 
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import error_response
-from tidemark.http.headers import WRITING, ResponseHeaders
+from tidemark.http.headers import WRITING, add_headers
 from tidemark.http.metrics import CountedTraffic, Rates, Traffic
 from tidemark.http.paths import Find, HttpApplication, Operation, Operations, is_open
-from tidemark.http.requests import DRAIN_BYTES, GIVE_BACK, MAX_BODY_BYTES, RECEIVED
+from tidemark.http.requests import DRAIN_BYTES, GIVE_BACK, MAX_BODY_BYTES, RECEIVED, Guard, Respond
 from tidemark.http.streams import stream_operations
 from tidemark.protocol.errors import RateLimitExceeded
 
@@ -41,19 +43,11 @@ class TokenBucket:
         return 0.0
 
 
-class RateLimited:
-    """ASGI middleware that limits the rate of requests, before keys or storage are used."""
-
-    def __init__(self, app: ASGIApp, bucket: TokenBucket) -> None:
-        self._app = app
-        self._bucket = bucket
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http" or is_open(scope):
-            return self._app(scope, receive, send)
-        wait_seconds = self._bucket.take()
-        rejection = error_response(Request(scope), RateLimitExceeded(wait_seconds)) if wait_seconds else None
-        return (rejection or self._app)(scope, receive, send)
+async def limit_rate(respond: Respond, request: Request, *, bucket: TokenBucket) -> Response:
+    """Guard that limits the rate of requests, before keys or storage are used."""
+    if not is_open(request.scope) and (wait_seconds := bucket.take()):
+        return error_response(request, RateLimitExceeded(wait_seconds))
+    return await respond(request)
 
 
 #: Bodies up to this size need no room: the connection's buffer is as large anyhow, and small appends must not
@@ -69,26 +63,24 @@ _TOO_MANY_BODIES: Final = (
 
 
 class BodiesAtOnce:
-    """ASGI middleware that limits the memory for large bodies. A body reserves its length, or the maximum if
-    the length is unknown, until the response is sent or the handler releases it. If too little is left, the
-    request gets 429 when the application reads the body. A client without `Expect: 100-continue` (RFC 9110
-    §10.1.1) reads a response only after it has sent the body, so that body is read and dropped first."""
+    """Guard that limits the memory for large bodies. A body reserves its length, or the maximum if the length
+    is unknown, until there is a response or the handler releases it. If too little is left, the request gets
+    429 when the application reads the body. A client without `Expect: 100-continue` (RFC 9110 §10.1.1) reads
+    a response only after it has sent the body, so that body is read and dropped first."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self) -> None:
         self._held = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] not in WRITING:
-            await self._app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
+    async def __call__(self, respond: Respond, request: Request) -> Response:
+        if request.method not in WRITING:
+            return await respond(request)
+        scope, headers = request.scope, dict(request.scope["headers"])
         length = int(headers.get(b"content-length", 0))
         own, received, more = 0, 0, True
 
         async def receive_piece() -> Message:
             nonlocal received, more
-            message = await receive()
+            message = await request.receive()
             received += len(message.get("body", b""))
             scope[RECEIVED], more = received, message.get("more_body", False)
             return message
@@ -110,25 +102,29 @@ class BodiesAtOnce:
 
         scope[GIVE_BACK] = give_back
         try:
-            await self._app(scope, receive_with_room, send)
+            return await respond(Request(scope, receive_with_room))
         finally:
             give_back()
 
 
-def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
+def create_app(
+    backend: Backend, outermost: Iterable[Guard] = (), *, with_metrics: bool = False
+) -> HttpApplication:
     """Make the application of a server. `with_metrics` adds `/v1/metrics`, `/v1/rates` and `/v1/traffic`."""
     from tidemark.http.api import control_operations
-    from tidemark.http.compression import Compressed
+    from tidemark.http.compression import compress
     from tidemark.http.proxy import proxy_operations
 
     operations = Operations([*stream_operations(), *control_operations(), *proxy_operations(backend)])
     rates = Rates(Traffic()) if with_metrics else None
-    app = HttpApplication(backend, operations.find, rates)
-    counted = CountedTraffic(app, rates.traffic) if rates else app
-    return guarded(Compressed(BodiesAtOnce(counted)), backend, operations.find)
+    guards = guards_of(backend, operations.find, outermost)
+    guards += [compress, BodiesAtOnce()]
+    if rates:
+        guards.append(CountedTraffic(rates.traffic))
+    return HttpApplication(backend, operations.find, guards, rates)
 
 
-def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGIApp:
+def create_data_path(backend: Backend, check_format: Callable[[], None]) -> HttpApplication:
     """Make the application of a function: the operations of a stream. FastAPI is imported with the first
     request for another path (`streams.py`)."""
 
@@ -139,27 +135,28 @@ def create_data_path(backend: Backend, check_format: Callable[[], None]) -> ASGI
         return [*control_operations(), *proxy_operations(backend)]
 
     operations = Operations(stream_operations(), load_more)
-    app = HttpApplication(backend, operations.find, check_format=check_format)
-    return guarded(app, backend, operations.find)
+    guards = guards_of(backend, operations.find)
+    return HttpApplication(backend, operations.find, guards, check_format=check_format)
 
 
-def guarded(app: ASGIApp, backend: Backend, find: Find) -> ResponseHeaders:
-    """Wrap the application in the checks that the settings turn on. Without keys the application is open to
+def guards_of(backend: Backend, find: Find, outermost: Iterable[Guard] = ()) -> list[Guard]:
+    """The guards that the settings turn on, the outermost first. Without keys the application is open to
     everybody, so a deployed function calls `check_not_open` first.
 
     The imports are here because the libraries add 0.1 s to a cold start.
     """
-    settings = backend.settings.authorization
+    settings, per_second = backend.settings.authorization, backend.settings.requests_per_second
+    guards: list[Guard] = [add_headers, *outermost]
+    if per_second:
+        guards.append(partial(limit_rate, bucket=TokenBucket(per_second)))
+    if settings.has_edge:
+        from tidemark.http.security.origin_secret import behind_edge, origin_secret_loader
+
+        load = origin_secret_loader(settings, asyncio.to_thread)
+        guards.append(partial(behind_edge, load=load, is_required=settings.edge_only))
     if settings.is_on:
         from tidemark.http.security.authorization import Authorization, make_check
 
         check = make_check(settings, asyncio.to_thread)
-        app = Authorization(app, find, check, settings.public_read_buckets)
-    if settings.has_edge:
-        from tidemark.http.security.origin_secret import BehindEdge, origin_secret_loader
-
-        load = origin_secret_loader(settings, asyncio.to_thread)
-        app = BehindEdge(app, load, is_required=settings.edge_only)
-    if backend.settings.requests_per_second:
-        app = RateLimited(app, TokenBucket(backend.settings.requests_per_second))
-    return ResponseHeaders(app)
+        guards.append(Authorization(find, check, settings.public_read_buckets))
+    return guards

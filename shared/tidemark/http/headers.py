@@ -10,9 +10,11 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from tidemark.http.backend import SPENT_IN_STORAGE
+from tidemark.http.requests import Respond
 from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.compaction import LAST_BY_KEY, MAX_POINTER, POINTER
 
@@ -20,8 +22,6 @@ Part = dict[str, Any]
 """A part of the OpenAPI document."""
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
-#: The scope key that is set when the response has begun.
-STARTED: Final = "tidemark.started"
 WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 
@@ -137,31 +137,19 @@ PREFLIGHT: Final = {
 _EXPOSE: Final = (b"access-control-expose-headers", ", ".join(EXPOSED).encode())
 
 
-class ResponseHeaders:
-    """ASGI middleware around the whole application: adds the headers of every response, drops the body for
-    HEAD (RFC 9110 §9.3.2), because an HTTP API does not, and counts and times the responses."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        method, started, spent = scope["method"], perf_counter(), [0.0]
-        SPENT_IN_STORAGE.set(spent)
-        is_no_page = method in WRITING and not any(name == b"origin" for name, _ in scope["headers"])
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                scope[STARTED], seconds = True, perf_counter() - started
-                PROCESS.answered(method if method in METHODS else "other", message["status"], seconds)
-                durations = b"storage;dur=%.2f, total;dur=%.2f" % (spent[0] * 1000, seconds * 1000)
-                timing = (b"server-timing", durations)
-                added = [timing, *_ALWAYS] if is_no_page else [timing, _EXPOSE, *_ALWAYS]
-                message["headers"] = [*message.get("headers", ()), *added]
-            elif method == "HEAD":
-                message["body"] = b""  # Content-Length stays: the length of the body of GET.
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
+async def add_headers(respond: Respond, request: Request) -> Response:
+    """Guard around all others: adds the headers of every response, drops the body for HEAD (RFC 9110 §9.3.2),
+    because an HTTP API does not, and counts and times the responses."""
+    method, started, spent = request.method, perf_counter(), [0.0]
+    SPENT_IN_STORAGE.set(spent)
+    response = await respond(request)
+    seconds = perf_counter() - started
+    PROCESS.answered(method if method in METHODS else "other", response.status_code, seconds)
+    durations = b"storage;dur=%.2f, total;dur=%.2f" % (spent[0] * 1000, seconds * 1000)
+    response.raw_headers.append((b"server-timing", durations))
+    if method not in WRITING or any(name == b"origin" for name, _ in request.scope["headers"]):
+        response.raw_headers.append(_EXPOSE)
+    response.raw_headers += _ALWAYS
+    if method == "HEAD":
+        response.body = b""  # Content-Length stays: the length of the body of GET.
+    return response

@@ -1,9 +1,8 @@
-"""Turns API Gateway events into ASGI requests. Replaces part of Mangum to avoid its bugs.
+"""Turns API Gateway events into requests. Replaces part of Mangum to avoid its bugs.
 
 Mangum 0.22 splits `Host` at each colon, expects a number in `X-Forwarded-Port`, and expects headers that can
 be encoded; other values from a client cause a 500 and a stack trace. Its queue, buffer and log line for each
-request cost a tenth of a warm append's CPU (`benchmarks/cpu.py`). Here a request is one message, and a
-response is a list of messages.
+request cost a tenth of a warm append's CPU (`benchmarks/cpu.py`). Here a request is one message.
 """
 
 from __future__ import annotations
@@ -15,12 +14,15 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from mangum.handlers import HTTPGateway
-from mangum.types import LambdaConfig, Response
-from starlette.types import ASGIApp, Message
+from mangum.types import LambdaConfig
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message
 
 from tidemark.http import error_handlers
 from tidemark.http.app import create_data_path
 from tidemark.http.backend import lambda_backend
+from tidemark.http.requests import Respond
 from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.observability.invocation import Handler, thread_loop
 from tidemark.service.stores import connect
@@ -66,46 +68,38 @@ class HttpApi(HTTPGateway):
         }
 
 
-def adapted(app: ASGIApp) -> Handler:
-    """The ASGI application as a function's handler of HTTP events."""
+def adapted(respond: Respond) -> Handler:
+    """The application as a function's handler of HTTP events."""
     thread_loop()
 
     def handle(event: Any, context: Any) -> dict[str, Any]:
-        request = HttpApi(event, context, _CONFIG)
-        return request(asyncio.get_event_loop().run_until_complete(_respond(app, request)))
+        gateway = HttpApi(event, context, _CONFIG)
+        response = asyncio.get_event_loop().run_until_complete(_response(respond, gateway))
+        answer: Any = {"status": response.status_code, "headers": response.raw_headers}
+        return gateway(answer | {"body": response.body})
 
     return handle
 
 
-async def _respond(app: ASGIApp, request: HttpApi) -> Response:
-    """Run the app and collect the response. The app's error handlers answer most exceptions; this catches
-    exceptions of middleware."""
-    received: list[Message] = [{"type": "http.request", "body": request.body, "more_body": False}]
-    sent: list[Message] = []
+async def _response(respond: Respond, event: HttpApi) -> Response:
+    """The application answers most exceptions; this catches exceptions of its guards."""
+    received: list[Message] = [{"type": "http.request", "body": event.body, "more_body": False}]
 
     async def receive() -> Message:
         if received:
             return received.pop()
         return await asyncio.Future[Message]()  # Lambda does not report that a client has disconnected.
 
-    async def send(message: Message) -> None:
-        sent.append(message)
-
     try:
-        await app(request.scope, receive, send)
+        return await respond(Request(event.scope, receive))
     except Exception:  # noqa: BLE001 - the client gets a response after any error
-        if len(sent) < 2 or sent[-1].get("more_body", False):
-            _log.exception("unexpected error around the application")
-            sent.clear()
-            await error_handlers.response(500, error_handlers.INTERNAL)(request.scope, receive, send)
-    start, *parts = sent
-    body = b"".join([part.get("body", b"") for part in parts])
-    return Response(status=start["status"], headers=start.get("headers", []), body=body)
+        _log.exception("unexpected error around the application")
+        return error_handlers.response(500, error_handlers.INTERNAL)
 
 
-def create_function_app(settings: Settings, *, writes: bool = False) -> ASGIApp:
+def create_function_app(settings: Settings, *, writes: bool = False) -> Respond:
     """Make the application of a function. Raises InvalidSetting if everybody could use it without a token."""
     settings.authorization.check_not_open()
     stores = connect(settings)
     check = partial(stores.check_format, PLAIN_EPOCH if writes else 0)
-    return create_data_path(lambda_backend(stores, settings), check)
+    return create_data_path(lambda_backend(stores, settings), check).respond

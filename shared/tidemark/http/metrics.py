@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
 
-from tidemark.http.requests import RECEIVED, STREAM
+from tidemark.http.requests import RECEIVED, STREAM, Respond
 from tidemark.observability import metrics as meters
 from tidemark.protocol.errors import RouteNotFound
 from tidemark.protocol.stream_key import StreamKey
@@ -33,6 +32,8 @@ MAX_STREAMS: Final = 2_000
 #: An hour of samples, 8 numbers each.
 SAMPLE_SECONDS: Final = 5.0
 MAX_SAMPLES: Final = 721
+_COUNTED: Final = frozenset({"GET", "POST", "PUT"})
+_Piece = str | bytes | memoryview
 
 
 @dataclass(slots=True)
@@ -123,43 +124,43 @@ class Traffic:
         return now
 
 
+@dataclass(frozen=True, slots=True)
 class CountedTraffic:
-    """ASGI middleware that counts successful appends and reads, the bytes of their bodies, and failures."""
+    """Guard that counts successful appends and reads, the bytes of their bodies, and failures."""
 
-    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
-        self._app = app
-        self._traffic = traffic
+    traffic: Traffic
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        method, key = scope.get("method"), None
-        if method not in {"GET", "POST", "PUT"}:
-            return self._app(scope, receive, send)
+    async def __call__(self, respond: Respond, request: Request) -> Response:
+        response, scope = await respond(request), request.scope
+        key, status = scope.get(STREAM), response.status_code
+        if key is None or request.method not in _COUNTED or meters.overtook(status, response.raw_headers):
+            return response
+        if self._is_read(request.method, key, status, scope.get(RECEIVED, 0)):
+            if isinstance(response, StreamingResponse):
+                response.body_iterator = self._sent(key, response.body_iterator)
+            else:
+                self.traffic.sent(key, len(response.body))
+        return response
 
-        async def send_counted(message: Message) -> None:
-            nonlocal key
-            if message["type"] == "http.response.start":
-                if not meters.overtook(message):
-                    key = self._begin(method, scope.get(STREAM), message["status"], scope.get(RECEIVED, 0))
-            elif key is not None:
-                self._traffic.sent(key, len(message.get("body", b"")))
-            await send(message)
+    async def _sent(self, key: StreamKey, pieces: AsyncIterable[_Piece]) -> AsyncIterator[_Piece]:
+        async for piece in pieces:
+            self.traffic.sent(key, len(piece))
+            yield piece
 
-        return self._app(scope, receive, send_counted)
-
-    def _begin(self, method: str, key: StreamKey | None, status: int, received: int) -> StreamKey | None:
-        """Count a response. Return a read's stream, for which `sent` counts the bytes; else None."""
-        if key is None or (method == "PUT" and not (status == 201 and received)):
-            return None
+    def _is_read(self, method: str, key: StreamKey, status: int, received: int) -> bool:
+        """Count a response. Return whether it is a read's, for which `sent` counts the bytes."""
+        if method == "PUT" and not (status == 201 and received):
+            return False
         if status >= 400:
             # Other errors are the client's: an invalid request, an unknown stream, or a missing right.
             if status in {409, 429} or status >= 500:
-                self._traffic.failed(key)
-            return None
-        if method != "GET":
-            self._traffic.appended(key, received)
-            return None
-        self._traffic.read(key)
-        return key
+                self.traffic.failed(key)
+        elif method == "GET":
+            self.traffic.read(key)
+            return True
+        else:
+            self.traffic.appended(key, received)
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,28 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from re import Pattern
 from typing import Final, NoReturn, cast
 from urllib.parse import unquote
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import answer_error, not_allowed, preflight
-from tidemark.http.headers import STARTED
 from tidemark.http.metrics import Rates
-from tidemark.http.requests import STREAM, STREAM_ROOT, STREAM_ROOTS, SUBSCRIPTION_ROOTS, request_path
+from tidemark.http.requests import (
+    STREAM,
+    STREAM_ROOT,
+    STREAM_ROOTS,
+    SUBSCRIPTION_ROOTS,
+    Guard,
+    Respond,
+    request_path,
+)
 from tidemark.protocol import stream_key
 from tidemark.protocol.authorization import RequiredScope, Right
 from tidemark.protocol.errors import (
@@ -50,7 +59,7 @@ class Operation:
 
     method: str
     path: str
-    app: ASGIApp
+    respond: Respond
     rights: frozenset[Right] = frozenset()
     demand: Demand = no_demand
     #: Whether a request needs no token, because its handler checks a signature in its place.
@@ -122,17 +131,17 @@ class Endpoint:
     def refusing(self) -> Operation:
         """The operation of a method that the path does not have. A token needs the right to manage."""
 
-        async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-            hint = ""
+        async def refuse(request: Request) -> Response:
+            hint, scope = "", request.scope
             is_listing = self.path == f"/{{bucket}}/{stream_key.LISTING}"
             if is_listing and scope["method"] in {"PUT", "POST", "DELETE"}:
                 raise Malformed(_RESERVED)
             if self.path == "/{bucket}":
                 bucket = scope["path_params"]["bucket"]
                 hint = f"; a stream's path is {STREAM_ROOT}{bucket} or /{bucket}/{{stream id}}"
-            await not_allowed(scope, self.by_method, hint)(scope, receive, send)
+            return not_allowed(scope, self.by_method, hint)
 
-        return replace(next(iter(self.by_method.values())), app=refuse, rights=MANAGE)
+        return replace(next(iter(self.by_method.values())), respond=refuse, rights=MANAGE)
 
 
 Find = Callable[[Scope], Operation]
@@ -161,12 +170,13 @@ class Operations:
                 endpoints[each.path] = Endpoint(each.path, compile_path(each.path))
             by_method = endpoints[each.path].by_method
             by_method[each.method] = each
-            if each.method == "GET":  # `ResponseHeaders` leaves out the body.
+            if each.method == "GET":  # `add_headers` leaves out the body.
                 by_method.setdefault("HEAD", each)
 
     def find(self, scope: Scope) -> Operation:
         """Find the operation of a request, and keep it in the scope. For an unknown path or an invalid name,
-        return an operation whose `demand` raises the error; for an unknown method, one whose `app` does."""
+        return an operation whose `demand` raises the error; for an unknown method, one that raises or
+        returns the refusal."""
         if (known := scope.get(_OPERATION)) is not None:
             return cast(Operation, known)
         try:
@@ -211,18 +221,31 @@ _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console
 
 @dataclass(slots=True, eq=False)
 class HttpApplication:
-    """ASGI application that serves the operations and answers their errors. Handlers reach it as
-    `request.app`. `check_format` is called before the first request."""
+    """Serves the operations behind `guards`, the outermost first, and answers their errors. Handlers reach it
+    as `request.app`. `check_format` is called before the first request. Is itself the ASGI adapter:
+    `lambda_adapter.py` is the one of Lambda."""
 
     backend: Backend
     find: Find
+    guards: InitVar[Iterable[Guard]]
     rates: Rates | None = None
     check_format: Callable[[], None] | None = None
+    respond: Respond = field(init=False)
+
+    def __post_init__(self, guards: Iterable[Guard]) -> None:
+        self.respond = self._serve
+        for guard in reversed([*guards]):
+            self.respond = partial(guard, self.respond)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
             return
+        response = await self.respond(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _serve(self, request: Request) -> Response:
+        scope = request.scope
         scope["app"] = self
         try:
             if self.check_format is not None:
@@ -232,14 +255,12 @@ class HttpApplication:
             # `%6fffset=…` as the response to a request without an offset.
             if b"%" in query and any(b"%" in pair.partition(b"=")[0] for pair in query.split(b"&")):
                 raise Malformed("Names of query parameters must not be percent-encoded")
-            app = preflight() if scope["method"] == "OPTIONS" else self.find(scope).app
-            await app(scope, receive, send)
-        except Exception as error:
-            if STARTED in scope:
-                raise
-            await answer_error(Request(scope), error)(scope, receive, send)
+            return preflight() if request.method == "OPTIONS" else await self.find(scope).respond(request)
+        except Exception as error:  # noqa: BLE001 - the client gets a response after any error
+            response = answer_error(request, error)
             # The traceback's frames keep the body in memory, and often a future with the error, a cycle.
             error.__traceback__ = None
+            return response
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle ASGI's lifespan: sample rates until the server ends, then close the backend."""

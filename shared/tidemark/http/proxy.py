@@ -11,7 +11,7 @@ import base64
 import hmac
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from tidemark.http import requests, responses
 from tidemark.http.backend import Backend
@@ -54,20 +54,12 @@ def proxy_operations(backend: Backend) -> list[Operation]:
     proxy = Proxy(backend)
     rights = (_PROXY, _demand)
     return [
-        Operation("POST", requests.PROXY_ROOT, _called(proxy.create), *rights),
-        Operation("GET", _CALL, _called(proxy.read), *rights, is_signed=_is_signed),
-        Operation("HEAD", _CALL, _called(proxy.metadata), *rights),
-        Operation("PATCH", _CALL, _called(proxy.abort)),
-        Operation("DELETE", _CALL, _called(proxy.remove), *rights),
+        Operation("POST", requests.PROXY_ROOT, proxy.create, *rights),
+        Operation("GET", _CALL, proxy.read, *rights, is_signed=_is_signed),
+        Operation("HEAD", _CALL, proxy.metadata, *rights),
+        Operation("PATCH", _CALL, proxy.abort),
+        Operation("DELETE", _CALL, proxy.remove, *rights),
     ]
-
-
-def _called(handler: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await handler(Request(scope, receive))
-        await response(scope, receive, send)
-
-    return app
 
 
 def _is_signed(scope: Scope) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from tidemark.protocol import caching, messages, offset
 from tidemark.protocol.caching import parse_if_match
@@ -28,6 +29,10 @@ from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 from tidemark.service.start_point import parse_last
 
+Respond = Callable[[Request], Awaitable[Response]]
+Guard = Callable[[Respond, Request], Awaitable[Response]]
+"""Responds itself, or passes the request on and may change the response."""
+
 #: The scope key of a request's StreamKey.
 STREAM: Final = "tidemark.stream"
 #: The scope key of the received bytes of the body; only for writes, on a server or container.
@@ -37,7 +42,7 @@ GIVE_BACK: Final = "tidemark.give_back"
 #: The scope key of a checked request's grants.
 ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"
-#: Scope keys in which `BehindEdge` stores the request's path and host, as the edge reports them.
+#: Scope keys in which `behind_edge` stores the request's path and host, as the edge reports them.
 EDGE_PATH: Final = "tidemark.edge_path"
 EDGE_HOST: Final = "tidemark.edge_host"
 #: The second root is an alias, which `@durable-streams/proxy` uses.

@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tidemark.http.app import TokenBucket
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import response
+from tidemark.http.paths import HttpApplication
 from tidemark.http.requests import handshake_request
 from tidemark.http.socket import Begun, WatchAnswers, failure_message, find_keys
 from tidemark.observability.metrics import PROCESS
@@ -28,10 +31,10 @@ MESSAGES_PER_SECOND: Final = 50
 
 
 class Sockets:
-    """ASGI middleware around all middleware that refuses requests. A handshake is passed on as a GET of the
-    same path, and is refused if the GET is refused."""
+    """ASGI middleware around the application. A handshake is passed on as a GET of the same path, and is
+    refused if the GET is refused."""
 
-    def __init__(self, app: ASGIApp, backend: Backend) -> None:
+    def __init__(self, app: HttpApplication, backend: Backend) -> None:
         self._app = app
         self._backend = backend
         self._answers = WatchAnswers(backend.settings.authorization, backend.stores.clock_ms)
@@ -43,27 +46,18 @@ class Sockets:
         await receive()  # websocket.connect
         refusal = await self._refusal(scope)
         if refusal is not None:
-            for message in refusal:
-                await send({**message, "type": f"websocket.{message['type']}"})
+            await refusal(scope, receive, send)
             return
         await send({"type": "websocket.accept"})
         with PROCESS.waiting("socket"):
             await SocketSession(self._backend, self._answers, receive, send).run()
 
-    async def _refusal(self, scope: Scope) -> list[Message] | None:
-        """Return the messages of an HTTP response that refuses the handshake; None if the socket may open."""
-        sent: list[Message] = []
-
-        async def nothing() -> Message:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def keep(message: Message) -> None:
-            sent.append(message)
-
-        is_socket = scope["path"] == socket.PATH
-        absent = response(404, f"There is no socket here; it is at {socket.PATH}")
-        await (self._app if is_socket else absent)(handshake_request(scope), nothing, keep)
-        return None if sent[0]["status"] == 200 else sent
+    async def _refusal(self, scope: Scope) -> Response | None:
+        """Return the response that refuses the handshake; None if the socket may open."""
+        if scope["path"] != socket.PATH:
+            return response(404, f"There is no socket here; it is at {socket.PATH}")
+        answered = await self._app.respond(Request(handshake_request(scope)))
+        return None if answered.status_code == 200 else answered
 
 
 class SocketSession:

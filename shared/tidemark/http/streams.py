@@ -14,10 +14,10 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive
 
 from tidemark.http import requests, responses
-from tidemark.http.backend import Backend
+from tidemark.http.backend import Backend, backend_of
 from tidemark.http.live import EndError, event_stream, gathered_events
 from tidemark.http.paths import STREAM_PATHS, Operation
 from tidemark.observability.metrics import PROCESS
@@ -99,12 +99,8 @@ def stream_operations() -> list[Operation]:
     ]
 
 
-def _called(handler: StreamHandler) -> ASGIApp:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await handler(Request(scope, receive), scope["app"].backend, scope[requests.STREAM])
-        await response(scope, receive, send)
-
-    return app
+def _called(handler: StreamHandler) -> requests.Respond:
+    return lambda request: handler(request, backend_of(request), request.scope[requests.STREAM])
 
 
 _TAIL: Final = ("Stream-Next-Offset", "Stream-Closed")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 #: Upper bounds of the histograms' buckets, in seconds.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -102,12 +102,10 @@ class MetricsSnapshot:
     waiting: int
 
 
-def overtook(started: Mapping[str, Any]) -> bool:
-    """Whether the response that begins with this ASGI message makes a producer repeat its request after the
-    previous one. Clients with several requests in flight get such responses."""
-    if started["status"] != 409:
-        return False
-    return any(name == b"producer-expected-seq" for name, _ in started.get("headers", ()))
+def overtook(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether this response makes a producer repeat its request after the previous one. Clients with several
+    requests in flight get such responses."""
+    return status == 409 and any(name == b"producer-expected-seq" for name, _ in headers)
 
 
 class Meter:

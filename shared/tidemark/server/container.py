@@ -62,7 +62,7 @@ async def _serve(configuration: ServerConfiguration, settings: Settings) -> None
     stores = connect(settings, recent_bytes=64 * MEGABYTE)
     stores.check_format()
     backend = threaded_backend(stores, replace(settings, socket_url=settings.socket_url or SOCKET_PATH))
-    application = Sockets(own_pages_only(create_app(backend), settings), backend)
+    application = Sockets(create_app(backend, own_pages_only(settings)), backend)
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level)
     with listening_socket(configuration.host, configuration.port) as listener:

@@ -42,7 +42,7 @@ class LoggedRequest:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = message.get("headers", ())
-            self.overtook = overtook(message)
+            self.overtook = overtook(self.status, headers)
             self.offset = next((value for name, value in headers if name == b"stream-next-offset"), b"")
             return
         body = message.get("body", b"")

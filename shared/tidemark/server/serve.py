@@ -147,7 +147,7 @@ def _run(
 
 
 async def _serve(configuration: ServerConfiguration, system: EmbeddedSystem, listener: socket.socket) -> None:
-    served = own_pages_only(create_app(system.backend, with_metrics=True), system.settings)
+    served = create_app(system.backend, own_pages_only(system.settings), with_metrics=True)
     application = BlobUrls(Sockets(served, system.backend), system.blobs)
     is_kept = system.database.path != MEMORY
     place = f"data in {configuration.data_dir}" if is_kept else "in memory: NOTHING IS KEPT"
@@ -205,7 +205,7 @@ def server_in_memory(settings: Settings | None = None) -> Iterator[str]:
         loop, stopping = asyncio.new_event_loop(), asyncio.Event()
 
         async def run() -> None:
-            served = own_pages_only(create_app(system.backend), asked)
+            served = create_app(system.backend, own_pages_only(asked))
             application = BlobUrls(Sockets(served, system.backend), system.blobs)
             with system.working(janitor_seconds=0):
                 await serve(application, listener, ready.set, stopping, grace_seconds=_GRACE_SECONDS)

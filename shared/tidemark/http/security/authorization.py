@@ -1,4 +1,4 @@
-"""Authorization: middleware around the whole application, the same for the server and the functions.
+"""Authorization: a guard of the whole application, the same for the server and the functions.
 
 A request is checked before any lookup. Therefore no response reveals whether a stream exists that the token
 may not read.
@@ -15,13 +15,12 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import jwt
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
 
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.paths import Find, Operation
-from tidemark.http.requests import ACCESS, header, url_path
+from tidemark.http.requests import ACCESS, Respond, header, url_path
 from tidemark.http.security.keys import Keys, keys_of
 from tidemark.protocol.authorization import Access, Grant, Right, grants_of_public, parse_scopes
 from tidemark.protocol.caching import decide_private
@@ -173,43 +172,34 @@ class Credential:
 
 
 class Authorization:
-    """ASGI middleware. `find` returns the operation of a request. `check` returns a token's grants, or raises
+    """Guard. `find` returns the operation of a request. `check` returns a token's grants, or raises
     Unauthorized. An unknown path or method is refused like a path that the token may not read."""
 
-    def __init__(
-        self, app: ASGIApp, find: Find, check: Check, public_buckets: frozenset[str] = frozenset()
-    ) -> None:
-        self._app = app
+    def __init__(self, find: Find, check: Check, public_buckets: frozenset[str] = frozenset()) -> None:
         self._find = find
         self._check = check
         self._public_buckets = public_buckets
         self._public = Access(grants_of_public(public_buckets))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS":
-            await self._app(scope, receive, send)
-            return
-        operation = self._find(scope)
-        if not operation.rights or operation.is_signed(scope):
-            await self._app(scope, receive, send)
-            return
-        request = Request(scope)
-        in_query = False
+    async def __call__(self, respond: Respond, request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return await respond(request)
+        operation = self._find(request.scope)
+        if not operation.rights or operation.is_signed(request.scope):
+            return await respond(request)
         try:
             credential = read_credential(request)
-            in_query = credential.in_query
             if credential.token is not None:
-                scope[HAS_TOKEN] = True
+                request.scope[HAS_TOKEN] = True
             is_public = await self.admit(request, credential, operation)
         except ProtocolError as error:
-            if isinstance(error, Forbidden | StreamNotFound) and ACCESS in scope:
+            if isinstance(error, Forbidden | StreamNotFound) and ACCESS in request.scope:
                 audit(request, error.status)
-            await error_response(request, error)(scope, receive, _private(send, in_query=False))
-        else:
-            send = send if is_public else _private(send, in_query=in_query)
-            await self._app(
-                scope, receive, _audited(request, send) if is_audited(request, operation) else send
-            )
+            return _private(error_response(request, error), in_query=False)
+        response = await respond(request)
+        if is_audited(request, operation):
+            audit(request, response.status_code)
+        return response if is_public else _private(response, in_query=credential.in_query)
 
     async def admit(self, request: Request, credential: Credential, operation: Operation) -> bool:
         """Check the request's scopes. Return whether the response is public. Raises ProtocolError."""
@@ -253,15 +243,6 @@ def audit(request: Request, status: int) -> None:
     _audit_log.info("audit %s", json.dumps(entry))
 
 
-def _audited(request: Request, send: Send) -> Send:
-    async def send_and_audit(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            audit(request, message["status"])
-        await send(message)
-
-    return send_and_audit
-
-
 def read_credential(request: Request) -> Credential:
     """Read the request's token (RFC 6750 §2). Raises Unauthorized.
 
@@ -289,18 +270,12 @@ def read_credential(request: Request) -> Credential:
     return Credential(token.strip())
 
 
-def _private(send: Send, *, in_query: bool) -> Send:
+def _private(response: Response, *, in_query: bool) -> Response:
     """Make the response private: no shared cache may keep it."""
-
-    async def send_privately(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            cache_control = headers.get("Cache-Control")
-            headers["Cache-Control"] = decide_private(cache_control, token_in_query=in_query)
-            headers.add_vary_header("Authorization")
-        await send(message)
-
-    return send_privately
+    headers = response.headers
+    headers["Cache-Control"] = decide_private(headers.get("Cache-Control"), token_in_query=in_query)
+    headers.add_vary_header("Authorization")
+    return response
 
 
 def make_check(

@@ -1,4 +1,4 @@
-"""ASGI middleware that protects a server without keys against other sites' pages in a browser.
+"""Guard that protects a server without keys against other sites' pages in a browser.
 
 A server without keys trusts every client, and browsers let any page send requests to 127.0.0.1. With DNS
 rebinding, a page's host name resolves to 127.0.0.1, and the page then has the server's own origin. Therefore
@@ -8,51 +8,46 @@ the server accepts only its own names in `Host`, and writes only from its own pa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
 
 from tidemark.http.error_handlers import error_response
-from tidemark.http.headers import ResponseHeaders
 from tidemark.http.paths import is_open
-from tidemark.http.requests import handshake_request, header
+from tidemark.http.requests import Guard, Respond, header
 from tidemark.protocol.errors import ForeignOrigin, ProtocolError, UnknownHost
 from tidemark.settings import Settings
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def own_pages_only(app: ASGIApp, settings: Settings) -> ASGIApp:
-    """Wrap `app` in these checks, unless the server has keys, or `ALLOW_ANONYMOUS=true` opens it."""
+def own_pages_only(settings: Settings) -> Sequence[Guard]:
+    """The guard, unless the server has keys, or `ALLOW_ANONYMOUS=true` opens it."""
     authorization = settings.authorization
     is_open_server = not authorization.is_on and not authorization.allow_anonymous
-    return OpenServer(app, settings) if is_open_server else app
+    return [OpenServer(settings)] if is_open_server else []
 
 
 class OpenServer:
     """Checks `Host` and `Origin`. A request without one of them passes that check: browsers always send both
     with a page's writes."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app = app
+    def __init__(self, settings: Settings) -> None:
         self._origins = settings.authorization.anonymous_origins
         urls = (*self._origins, settings.public_url, "//localhost", "//127.0.0.1")
         self._names = {urlsplit(url).hostname for url in urls}
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] == "lifespan":
-            return self._app(scope, receive, send)
-        request = Request(scope if scope["type"] == "http" else handshake_request(scope))
+    async def __call__(self, respond: Respond, request: Request) -> Response:
         try:
             if not is_open(request.scope):
                 self._check(request)
         except ProtocolError as error:
-            return ResponseHeaders(error_response(request, error))(scope, receive, send)
-        return self._app(scope, receive, send)
+            return error_response(request, error)
+        return await respond(request)
 
     def _check(self, request: Request) -> None:
         """Raises UnknownHost, ForeignOrigin."""

@@ -10,13 +10,13 @@ from typing import Final
 from urllib.parse import unquote
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import WRITING
 from tidemark.http.paths import is_open
-from tidemark.http.requests import EDGE_HOST, EDGE_PATH, header
+from tidemark.http.requests import EDGE_HOST, EDGE_PATH, Respond, header
 from tidemark.http.security.keys import WITH_SSM, CannotFetch, RefreshingCache
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDenied, ProtocolError
@@ -32,60 +32,53 @@ Load = Callable[[], Awaitable[str | None]]
 Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 
 
-class BehindEdge:
-    """ASGI middleware that refuses requests which bypassed the edge, if `is_required`, and passes on the
-    others as the edge received them."""
-
-    def __init__(self, app: ASGIApp, load: Load, *, is_required: bool) -> None:
-        self._app = app
-        self._load = load
-        self._is_required = is_required
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not is_open(scope):
-            request = Request(scope)
-            try:
-                scope = await self._admitted(scope, request)
-            except ProtocolError as error:
-                await error_response(request, error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    async def _admitted(self, scope: Scope, request: Request) -> Scope:
-        """Raises OriginAccessDenied, KeysUnavailable, EdgeTooNew."""
-        sent = header(request, HEADER)
-        if sent is None and (not self._is_required or is_by_function_url(scope)):
-            return scope
-        expected = await self._load()
-        if expected is None and self._is_required:
-            raise KeysUnavailable
-        is_known = expected is not None and hmac.compare_digest((sent or "").encode(), expected.encode())
-        if not is_known and self._is_required:
-            raise OriginAccessDenied
-        version = header(request, EDGE_VERSION_HEADER)
-        if version not in (None, EDGE_VERSION):
-            raise EdgeTooNew
-        return _as_sent(scope, request) if version else scope
+async def behind_edge(respond: Respond, request: Request, *, load: Load, is_required: bool) -> Response:
+    """Guard that refuses requests which bypassed the edge, if `is_required`, and passes on the others as the
+    edge received them."""
+    try:
+        if not is_open(request.scope):
+            await admit(request, load, is_required=is_required)
+    except ProtocolError as error:
+        return error_response(request, error)
+    return await respond(request)
 
 
-def is_by_function_url(scope: Scope) -> bool:
+async def admit(request: Request, load: Load, *, is_required: bool) -> None:
+    """Raises OriginAccessDenied, KeysUnavailable, EdgeTooNew."""
+    sent = header(request, HEADER)
+    if sent is None and (not is_required or is_by_function_url(request)):
+        return
+    expected = await load()
+    if expected is None and is_required:
+        raise KeysUnavailable
+    is_known = expected is not None and hmac.compare_digest((sent or "").encode(), expected.encode())
+    if not is_known and is_required:
+        raise OriginAccessDenied
+    version = header(request, EDGE_VERSION_HEADER)
+    if version not in (None, EDGE_VERSION):
+        raise EdgeTooNew
+    if version:
+        _restore(request)
+
+
+def is_by_function_url(request: Request) -> bool:
     """Whether the request is a write at `WriterUrl`, which exists if `WriterConcurrency` is set. Lambda sets
     the domain name, so clients cannot forge it. No other function with writes has a URL."""
-    event = scope.get("aws.event") or {"requestContext": {}}
+    event = request.scope.get("aws.event") or {"requestContext": {}}
     is_function_url = ".lambda-url." in str(event["requestContext"].get("domainName", ""))
-    return is_function_url and scope["method"] in WRITING
+    return is_function_url and request.method in WRITING
 
 
-def _as_sent(scope: Scope, request: Request) -> Scope:
-    """The request as the edge received it, with one path for both the route and the stream's name. If the
-    origin secret is not required, any client can send these headers: none of them moves the request to
-    another path than the one that it asks for."""
+def _restore(request: Request) -> None:
+    """Make the request the one that the edge received, with one path for both the route and the stream's
+    name. If the origin secret is not required, any client can send these headers: none of them moves the
+    request to another path than the one that it asks for."""
+    scope = request.scope
     path = read_edge_path(scope["path"])
-    scope = {**scope, EDGE_HOST: header(request, HOST_HEADER), EDGE_PATH: path, "path": unquote(path)}
-    if content_type := request.headers.get(TYPE_HEADER):
+    scope.update({EDGE_HOST: header(request, HOST_HEADER), EDGE_PATH: path, "path": unquote(path)})
+    if content_type := header(request, TYPE_HEADER):
         others = [pair for pair in scope["headers"] if bytes(pair[0]).lower() != b"content-type"]
         scope["headers"] = [*others, (b"content-type", content_type.encode("latin-1"))]
-    return scope
 
 
 def origin_secret_loader(settings: AuthorizationSettings, run: Run) -> Load:
