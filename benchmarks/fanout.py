@@ -27,7 +27,7 @@ from benchmarks.scale import BATCH_RECORDS, BATCHES_AT_ONCE, SEND_SECONDS, SENDS
 from tests.simulation.tasks import VirtualTime
 from tidemark.aws.sqs import BATCH
 from tidemark.log.records import Waiter
-from tidemark.log.schema import is_log_pk
+from tidemark.log.schema import decode_write, is_log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.errors import Busy
 from tidemark.protocol.expiry import NEVER
@@ -36,7 +36,7 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.read import read
 from tidemark.service.stores import Stores, Threads
-from tidemark.wake.notifier import Notifier, message_from_record
+from tidemark.wake.notifier import Notifier, message_from_write
 
 #: Streams, readers at each of them, appends to each of them, and the seconds that these take.
 BURSTS: Final = (
@@ -248,7 +248,7 @@ class _Shard:
         if number not in self._notifiers:
             self._notifiers[number] = _Notifier(self._burst)
         while lane:
-            batch = [message_from_record(record) for record in lane[:BATCH_RECORDS]]
+            batch = [message_from_write(decode_write(record)) for record in lane[:BATCH_RECORDS]]
             counts["invocations"] += 1
             failures = self._notifiers[number].notify(message for message in batch if message)
             failed = [index for index, message in enumerate(batch) if message and message.log_pk in failures]

@@ -34,8 +34,9 @@ import uvicorn
 
 from benchmarks.cpu import ENVIRONMENT, ROOT, Context, Handler, event_of, load_handler
 from tests.stack.engines import LocalServices
+from tidemark.log.schema import decode_write
 from tidemark.wake.follow import Hub
-from tidemark.wake.notifier import message_from_record
+from tidemark.wake.notifier import message_from_write
 from tidemark.wake.queue import SETTLING_SECONDS
 
 PACKAGE = str(ROOT / "shared" / "tidemark") + os.sep
@@ -124,7 +125,7 @@ class Producer:
         services.followers.append(self._hear)
 
     def _hear(self, _table: str, record: Mapping[str, Any]) -> None:
-        if message_from_record(record):
+        if message_from_write(decode_write(record)):
             self._records.put(record)
 
     def append(self) -> Mapping[str, Any]:

@@ -4,25 +4,21 @@ notifies subscriptions, and keeps the registry of streams if there is one."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     from tidemark.aws.http import Account
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
+    from tidemark.log.schema import ItemWrite, decode_write
     from tidemark.observability.report import Reporter
     from tidemark.service.stores import connect
     from tidemark.service.stream_registry import StreamRegistry, written_by
     from tidemark.settings import Settings
-    from tidemark.subscriptions.notices import Subscribers, changed_from_record
-    from tidemark.wake.notifier import Notifier, connect_sockets, message_from_record
-
-_T = TypeVar("_T")
-#: Errors of decoding a record that Tidemark did not write.
-_UNREADABLE = (KeyError, ValueError, TypeError)
+    from tidemark.subscriptions.notices import Subscribers, changed_from_write
+    from tidemark.wake.notifier import Notifier, connect_sockets, message_from_write
+    from tidemark.wake.queue import WakeMessage
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
@@ -44,38 +40,31 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     could not be notified, all records have failed. If all records have failed, raises an error, so that
     Lambda counts it and an alarm goes off."""
     _stores.check_format()
-    records = event["Records"]
-    messages = list(_decoded(records, message_from_record))
-    failures = _notifier.notify(messages)
+    writes: list[ItemWrite] = []
+    messages: dict[str, WakeMessage | None] = {}
+    failed: dict[str, Exception] = {}
+    for record in event["Records"]:
+        number = record["dynamodb"]["SequenceNumber"]
+        try:
+            write = decode_write(record)
+            messages[number] = message_from_write(write)
+            writes.append(write)
+        except (KeyError, ValueError, TypeError) as unreadable:  # Tidemark did not write this item.
+            failed[number] = unreadable
+    appends = [message for message in messages.values() if message is not None]
+    failures = _notifier.notify(appends)
     if _reporter is not None:
         _reporter.report()
     unregistered: Exception | None = None
     try:
         if _subscribers is not None:
-            _subscribers.notify(messages, _decoded(records, changed_from_record))
-        _registry.append_changes(written_by(records))
+            _subscribers.notify(appends, filter(None, map(changed_from_write, writes)))
+        _registry.append_changes(written_by(writes))
     except Exception as failure:  # noqa: BLE001 - reported for each record
         unregistered = failure
-
-    def failure_of(record: Mapping[str, Any]) -> Exception | None:
-        try:
-            message = message_from_record(record)
-        except _UNREADABLE as unreadable:
-            return unreadable
-        return (failures.get(message.log_pk) if message else None) or unregistered
-
-    failed = {each["dynamodb"]["SequenceNumber"]: error for each in records if (error := failure_of(each))}
-    if failed and len(failed) == len(records):
+    for number, message in messages.items():
+        if error := (failures.get(message.log_pk) if message else None) or unregistered:
+            failed[number] = error
+    if failed and len(failed) == len(event["Records"]):
         raise next(iter(failed.values()))
     return {"batchItemFailures": [{"itemIdentifier": number} for number in failed]}
-
-
-def _decoded(
-    records: Sequence[Mapping[str, Any]], decode: Callable[[Mapping[str, Any]], _T | None]
-) -> Iterator[_T]:
-    """The decoded records, without those that cannot be decoded."""
-    for record in records:
-        with suppress(*_UNREADABLE):
-            found = decode(record)
-            if found is not None:
-                yield found

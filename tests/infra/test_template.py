@@ -18,15 +18,15 @@ from tests.stack.template import load_template, match_route
 from tests.stack.triggers import matches
 from tidemark.aws.http import _CONNECT_SECONDS
 from tidemark.aws.sqs import Queues
-from tidemark.log.schema import log_pk, table_definition, wait_pk
+from tidemark.log.schema import decode_write, log_pk, table_definition, wait_pk
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stream_registry import written_by
 from tidemark.settings import Settings
 from tidemark.subscriptions.fairness import SLOW_SLOTS
-from tidemark.subscriptions.notices import changed_from_record
+from tidemark.subscriptions.notices import changed_from_write
 from tidemark.subscriptions.records import subscription_key
-from tidemark.wake.notifier import SOCKET_SEND_SECONDS, SOCKETS_MS, message_from_record
+from tidemark.wake.notifier import SOCKET_SEND_SECONDS, SOCKETS_MS, message_from_write
 
 ROOT = Path(__file__).parents[2]
 EVENTS = sorted((ROOT / "events").glob("*.json"))
@@ -189,12 +189,9 @@ def test_the_triggers_filter_and_the_code_mean_the_same_records() -> None:
             continue
         keys = {"pk": {"S": pk}, "sk": {"S": sk}}
         record = {"eventName": name, "dynamodb": {"Keys": keys}}
-        is_wanted = (
-            message_from_record(record) is not None
-            or changed_from_record(record) is not None
-            or bool(written_by([record]).items)
-        )
-        assert any(matches(pattern, record) for pattern in patterns) == is_wanted, record
+        write = decode_write(record)
+        is_wanted = message_from_write(write) or changed_from_write(write) or written_by([write]).items
+        assert any(matches(pattern, record) for pattern in patterns) == bool(is_wanted), record
 
 
 def test_nothing_waits_for_longer_than_what_is_in_front_of_it() -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tidemark.aws.clock import CLOCK
 from tidemark.engine.database import Database
@@ -28,7 +28,16 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
 from tidemark.log.read import load_stream
 from tidemark.log.records import Batch, Pack
-from tidemark.log.schema import PK, PLAIN_EPOCH, SK, Key, is_log_pk, make_key, stream_key
+from tidemark.log.schema import (
+    PK,
+    PLAIN_EPOCH,
+    SK,
+    ItemWrite,
+    Key,
+    decode_write,
+    make_key,
+    stream_key,
+)
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
 from tidemark.protocol.stream_key import MAX_LIMIT
@@ -38,13 +47,13 @@ from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_b
 from tidemark.settings import Settings
 from tidemark.subscriptions.deliveries import Deliverer
 from tidemark.subscriptions.fairness import Fairness
-from tidemark.subscriptions.notices import NotANotice, Notice, Subscribers, changed_from_record, decode_notice
+from tidemark.subscriptions.notices import NotANotice, Notice, Subscribers, changed_from_write, decode_notice
 from tidemark.subscriptions.pending import remind
 from tidemark.subscriptions.records import ROSTER_PK
 from tidemark.subscriptions.signing_keys import connect_signing_keys
 from tidemark.subscriptions.storage import load_roster
 from tidemark.wake.follow import WakeByHub
-from tidemark.wake.notifier import message_from_record
+from tidemark.wake.notifier import message_from_write
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -185,9 +194,7 @@ class EmbeddedSystem:
         """Wake readers and queue the change, as the table's stream and its trigger do on AWS."""
         pk, sk = key[PK]["S"], key[SK]["S"]
         record = {"eventName": event, "dynamodb": {"Keys": {PK: {"S": pk}, SK: {"S": sk}}}}
-        if event == "INSERT" and is_log_pk(pk):
-            message = message_from_record(record)
-            assert message is not None, "it is a new batch"
+        if (message := message_from_write(ItemWrite(event, pk, sk))) is not None:
             self.database.then(lambda: self.wake.hub.wake(message.key, message.incarnation, message.start))
         if not self._is_followed:
             self._is_followed = pk == ROSTER_PK or make_key(pk, sk) == stream_key(REGISTRY)
@@ -241,10 +248,10 @@ class ChangeFollower:
         """Handle some changes. Return whether there were any. Failed changes are retried."""
         taken = self._changes.take(_CHANGES, _HIDDEN_SECONDS)
         if taken:
-            records: list[dict[str, Any]] = [json.loads(each.body) for each in taken]
-            appends = filter(None, map(message_from_record, records))
-            self._subscribers.notify(appends, filter(None, map(changed_from_record, records)))
-            self._registry.append_changes(written_by(records))
+            writes = [decode_write(json.loads(each.body)) for each in taken]
+            appends = filter(None, map(message_from_write, writes))
+            self._subscribers.notify(appends, filter(None, map(changed_from_write, writes)))
+            self._registry.append_changes(written_by(writes))
             self._changes.done(taken)
         return bool(taken)
 

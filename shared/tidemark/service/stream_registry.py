@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from tidemark.log import schema
 from tidemark.log.buckets import list_records
@@ -53,26 +53,20 @@ class Written:
     makes_registry: bool = False
 
 
-def written_by(records: Iterable[Mapping[str, Any]]) -> Written:
-    """The changes of the plain surface's streams. Unreadable records are skipped: the notifier reports
-    them."""
+def written_by(writes: Iterable[schema.ItemWrite]) -> Written:
+    """The changes of the plain surface's streams."""
     written = Written()
-    for record in records:
-        try:
-            name, keys = record["eventName"], record["dynamodb"]["Keys"]
-            pk, sk = keys[schema.PK]["S"], keys[schema.SK]["S"]
-            if name == "REMOVE":
-                continue
-            if pk == schema.bucket_pk(PLAIN_BUCKET) and sk.startswith(_STREAM_SK):
-                stream_id = sk.removeprefix(_STREAM_SK)
-                written.items[stream_id] = None
-                written.makes_registry |= stream_id == rules.REGISTRY_ID
-            elif name == "INSERT" and schema.is_log_pk(pk):
-                key = schema.decode_log_pk(pk)[0]
-                if key.bucket == PLAIN_BUCKET and key != REGISTRY:
-                    written.batches[pk] = max(schema.decode_batch_start(sk), written.batches.get(pk, 0))
-        except (KeyError, ValueError, TypeError):
+    for event, pk, sk in writes:
+        if event == "REMOVE":
             continue
+        if pk == schema.bucket_pk(PLAIN_BUCKET) and sk.startswith(_STREAM_SK):
+            stream_id = sk.removeprefix(_STREAM_SK)
+            written.items[stream_id] = None
+            written.makes_registry |= stream_id == rules.REGISTRY_ID
+        elif event == "INSERT" and schema.is_log_pk(pk):
+            key = schema.decode_log_pk(pk)[0]
+            if key.bucket == PLAIN_BUCKET and key != REGISTRY:
+                written.batches[pk] = max(schema.decode_batch_start(sk), written.batches.get(pk, 0))
     return written
 
 

@@ -8,10 +8,10 @@ arrive twice and in any order. A lost notice does no harm if the same state lead
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from tidemark.log.schema import ItemWrite
 from tidemark.log.table import Table
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.subscriptions import records
@@ -80,10 +80,10 @@ def decode_notice(body: str) -> Notice:
     raise NotANotice(body[:200])
 
 
-def changed_from_record(record: Mapping[str, Any]) -> Changed | None:
-    """The notice for a stream record of a subscription's item; None for others. Raises KeyError."""
-    subscription_id = records.decode_subscription_pk(record["dynamodb"]["Keys"]["pk"]["S"])
-    return None if subscription_id is None or record["eventName"] == "REMOVE" else Changed(subscription_id)
+def changed_from_write(write: ItemWrite) -> Changed | None:
+    """The notice for a write of a subscription's item; None for others."""
+    subscription_id = records.decode_subscription_pk(write.pk)
+    return None if subscription_id is None or write.event == "REMOVE" else Changed(subscription_id)
 
 
 class Subscribers:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http
@@ -24,7 +24,7 @@ from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.log.due import TURN_MS
 from tidemark.log.read import load_last, load_news
 from tidemark.log.records import Batch, Waiter
-from tidemark.log.schema import WAIT_SHARDS, decode_batch_start, is_log_pk
+from tidemark.log.schema import WAIT_SHARDS, ItemWrite, decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, remove_lapsed, remove_waiters
 from tidemark.observability.metrics import FAULTS, Meter
@@ -103,16 +103,12 @@ Failures = dict[str, Exception]
 """Errors by log. The records of these logs must be delivered again."""
 
 
-def message_from_record(record: Mapping[str, Any]) -> WakeMessage | None:
-    """The wake message for a stream record, or None if the record is not a new batch.
-
-    Raises KeyError, ValueError if the mapping is not a record of the table.
-    """
-    keys = record["dynamodb"]["Keys"]
-    pk: str = keys["pk"]["S"]
-    if record["eventName"] != "INSERT" or not is_log_pk(pk):
+def message_from_write(write: ItemWrite) -> WakeMessage | None:
+    """The wake message for a write, or None if it is not a new batch. Raises ValueError for another sort key
+    than a batch's."""
+    if write.event != "INSERT" or not is_log_pk(write.pk):
         return None
-    return WakeMessage(pk, decode_batch_start(keys["sk"]["S"]))
+    return WakeMessage(write.pk, decode_batch_start(write.sk))
 
 
 def newest_of(messages: Iterable[WakeMessage]) -> list[WakeMessage]:

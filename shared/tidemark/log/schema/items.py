@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64encode
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -60,6 +61,20 @@ def table_definition(table_name: str) -> dict[str, Any]:
 
 def make_key(pk: str, sk: str) -> Key:
     return {PK: {"S": pk}, SK: {"S": sk}}
+
+
+class ItemWrite(NamedTuple):
+    """A record of the table's stream: the key of an item, and `INSERT`, `MODIFY` or `REMOVE`."""
+
+    event: str
+    pk: str
+    sk: str
+
+
+def decode_write(record: Mapping[str, Any]) -> ItemWrite:
+    """Raises KeyError or TypeError if the mapping is not a record of the table."""
+    keys = record["dynamodb"]["Keys"]
+    return ItemWrite(record["eventName"], keys[PK]["S"], keys[SK]["S"])
 
 
 FORMAT_KEY: Final[Key] = make_key("format", ".")
