@@ -14,7 +14,7 @@ from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
 from tests.stack.gateway import behind
 from tidemark.http.lambda_adapter import create_function_app
-from tidemark.http.security.origin_secret import behind_edge
+from tidemark.http.security.origin import behind_edge
 from tidemark.server.serve import main
 from tidemark.settings import AuthorizationSettings, InvalidSetting, Settings
 

@@ -15,7 +15,7 @@ from tests.answers import Answer
 from tests.authorization.tokens import ADMIN, bearer
 from tests.authorization.ways import WAYS, Way
 from tests.stack.gateway import written_path
-from tidemark.http.security.origin_secret import HEADER, TYPE_HEADER
+from tidemark.http.security.origin import HEADER, TYPE_HEADER
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.settings import InvalidSetting, Settings
 

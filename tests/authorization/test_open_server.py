@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
 from tests.stack.gateway import behind
-from tidemark.http.security.open_server import own_pages_only
+from tidemark.http.security.origin import own_pages_only
 from tidemark.settings import InvalidSetting, Settings
 
 STREAM = "/v1/stream/x"

@@ -18,7 +18,7 @@ from tests.conformance.servers import ROOT, own_environment, running, temporary_
 from tests.emulated.deployment import DeploymentFailed, Stack, delete, deploy, outputs_of, run_sam
 from tests.emulated.emulator import SAM, Emulator
 from tests.infra.test_template import TEMPLATE
-from tidemark.http.security import origin_secret
+from tidemark.http.security import origin
 from tidemark.observability.invocation import EDGE_VERSION_HEADER
 
 pytestmark = pytest.mark.emulated
@@ -80,7 +80,7 @@ def client_of(emulator: Emulator, stack: Stack) -> httpx.Client:
     [write] = [name for name in names if name.startswith(f"{STACK}-WriteFunction")]
     variables = functions.get_function_configuration(FunctionName=write)["Environment"]["Variables"]
     token = jwt.encode({"exp": 2**31, "scope": "read:v1 write:v1 manage:v1"}, secret_of(emulator), "HS256")
-    headers = {origin_secret.HEADER: variables["EDGE_SECRET"], EDGE_VERSION_HEADER: "2"}
+    headers = {origin.HEADER: variables["EDGE_SECRET"], EDGE_VERSION_HEADER: "2"}
     headers |= {"Authorization": f"Bearer {token}", "Content-Type": "text/plain"}
     return httpx.Client(base_url=stack.url, timeout=90, trust_env=False, headers=headers)
 

@@ -20,7 +20,7 @@ from tests.stack.engines import LocalServices
 from tests.stack.gateway import behind
 from tests.support import MonotonicClock, make_world
 from tests.waiting import eventually
-from tidemark.http.app import MAX_HELD_BYTES, SMALL_BODY_BYTES, TokenBucket, limit_rate
+from tidemark.http.limits import MAX_HELD_BYTES, SMALL_BODY_BYTES, TokenBucket, limit_rate
 from tidemark.http.requests import MAX_BODY_BYTES
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.settings import Settings

@@ -20,9 +20,10 @@ from tests.http.asgi import CLOSE, HOST, TEXT, Door, by_the_server, make_scope
 from tests.support import Clock
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tidemark.http import error_handlers, socket_session
-from tidemark.http.app import TokenBucket, create_app
+from tidemark.http.app import create_app
+from tidemark.http.limits import TokenBucket
 from tidemark.http.security.authorization import LEEWAY_SECONDS, Tokens
-from tidemark.http.security.open_server import own_pages_only
+from tidemark.http.security.origin import own_pages_only
 from tidemark.http.socket_session import Sockets
 from tidemark.observability.metrics import FAULTS, Meter
 from tidemark.protocol import socket

@@ -31,7 +31,7 @@ from tests.infra.test_template import (
 )
 from tests.stack.events import decode_path
 from tests.stack.gateway import RefusedByGateway, check_head, is_live, written_path
-from tidemark.http.security import authorization, origin_secret
+from tidemark.http.security import authorization
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 from tidemark.observability.metrics import COUNTERS
 
@@ -320,7 +320,7 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
     own = {"Sub": "{{resolve:ssm:${EdgeSecretName}}}"}
     for origin in ORIGINS.values():
         [word] = origin["OriginCustomHeaders"]
-        assert word["HeaderName"] == origin_secret.HEADER
+        assert word["HeaderName"] == origin.HEADER
         assert word["HeaderValue"] == {"If": ["HasEdgeSecret", own, MADE_WORD]}
     assert set(RESOURCES["EdgeRoute"]["DependsOn"]) == {"ApiMayCallRead", "ApiMayCallWrite", "LiveFunction"}
 

@@ -190,7 +190,7 @@ a fork takes no right to its source
         caught by authorization/test_matrix.py::test_a_fork_requires_read_and_a_right_to_hold_its_source
     fork is not None => False
 the origin secret is not compared
-    http.security.origin_secret:admit caught by authorization/test_edge_only.py
+    http.security.origin:behind_edge caught by authorization/test_edge_only.py
     hmac.compare_digest((sent or '').encode(), expected.encode()) => True
 a grant of a prefix covers the whole bucket
     protocol.authorization:Grant.covers caught by authorization/test_matrix.py
@@ -537,7 +537,7 @@ gzip is sent to a client that refuses it by q=0.0
     ;q=0(\\.0*)?$ => ;q=0$
 only the first Accept-Encoding counts
     http.compression:accepts_gzip caught by http/test_compression.py
-    ','.join(headers.getlist('Accept-Encoding')) => headers.get('Accept-Encoding', '')
+    ','.join(request.headers.getlist('Accept-Encoding')) => request.headers.get('Accept-Encoding', '')
 the Vary of a response is lost with its compression
     http.compression:compress caught by http/test_compression.py
     [*filter(None, headers.get('Vary', '').split(', ')), 'Accept-Encoding'] => ['Accept-Encoding']

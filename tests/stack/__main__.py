@@ -26,7 +26,7 @@ from tests.stack.template import Template, load_template
 from tests.stack.triggers import Pump, QueuePump, ScheduledFunction
 from tests.stack.websocket_api import Connections, ManagementServer
 from tidemark.aws.sqs import WorkQueue, sqs_client
-from tidemark.http.security.open_server import own_pages_only
+from tidemark.http.security.origin import own_pages_only
 from tidemark.log.schema import PLAIN_EPOCH
 from tidemark.server import Application, serve
 from tidemark.server.http_server import loop_factory

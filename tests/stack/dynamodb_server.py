@@ -23,7 +23,7 @@ from tidemark.aws.clock import CLOCK
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
-from tidemark.http.security.open_server import is_loopback, name_of
+from tidemark.http.security.origin import is_loopback, name_of
 from tidemark.log.schema import PK, SK, Key
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server import Receive, Scope, Send

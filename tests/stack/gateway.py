@@ -29,9 +29,9 @@ from tests.stack.environments import (
 from tests.stack.events import HOP_BY_HOP, HttpRequest, UndecodablePath, decode_path, http_event
 from tests.stack.template import Function, Template, match_route
 from tests.stack.websocket_api import Connections, WebSocketApi
-from tidemark.http.headers import add_headers
+from tidemark.http.app import add_headers
 from tidemark.http.requests import Guard, Respond, handshake_request
-from tidemark.http.security import origin_secret
+from tidemark.http.security import origin
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER
 from tidemark.server import Application, Receive, Scope, Send
 from tidemark.server.request_log import report
@@ -232,9 +232,9 @@ async def _live(receive: Receive, send: Send) -> None:
 #: `run.sh` serves the application of this file and name.
 _FILE: Final = "app.py"
 _ATTRIBUTE: Final = "app"
-_SECRET_HEADER: Final = origin_secret.HEADER.lower().encode()
-_TYPE_HEADER: Final = origin_secret.TYPE_HEADER.lower().encode()
-_HOST_HEADER: Final = origin_secret.HOST_HEADER.lower().encode()
+_SECRET_HEADER: Final = origin.HEADER.lower().encode()
+_TYPE_HEADER: Final = origin.TYPE_HEADER.lower().encode()
+_HOST_HEADER: Final = origin.HOST_HEADER.lower().encode()
 _VERSION_HEADER: Final = EDGE_VERSION_HEADER.lower().encode()
 #: Matches a percent sign that encodes nothing, and all characters but letters, digits, "/", "_", ".", "-".
 _REWRITTEN: Final = re.compile(r"%(?![0-9a-f]{2})|[^%\w/.-]", re.IGNORECASE | re.ASCII)

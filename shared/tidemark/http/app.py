@@ -3,108 +3,121 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import InitVar, dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message
+from starlette.types import Receive, Scope, Send
 
-from tidemark.http.backend import Backend
-from tidemark.http.error_handlers import error_response
-from tidemark.http.headers import WRITING, add_headers
+from tidemark.http.backend import SPENT_IN_STORAGE, Backend
+from tidemark.http.error_handlers import answer_error, error_response, preflight
+from tidemark.http.headers import ALWAYS, EXPOSE, METHODS, WRITING
+from tidemark.http.limits import BodiesAtOnce, TokenBucket, limit_rate
 from tidemark.http.metrics import CountedTraffic, Rates, Traffic
-from tidemark.http.paths import Find, HttpApplication, Operation, Operations, is_open
-from tidemark.http.requests import DRAIN_BYTES, GIVE_BACK, MAX_BODY_BYTES, RECEIVED, Guard, Respond
+from tidemark.http.paths import Find, Operation, Operations
+from tidemark.http.requests import Guard, Respond
 from tidemark.http.streams import stream_operations
-from tidemark.protocol.errors import RateLimitExceeded
+from tidemark.observability.metrics import PROCESS
+from tidemark.protocol.errors import FormatTooNew, Malformed, ProtocolError
 
 
-class TokenBucket:
-    """Gains `per_second` tokens a second, and holds one second's worth. Used from one event loop."""
-
-    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_second = per_second
-        self._holds = max(1.0, per_second)
-        self._tokens = self._holds
-        self._clock = clock
-        self._filled_at = clock()
-
-    def take(self) -> float:
-        """Take a token and return 0; without a token, return the seconds until there is one."""
-        now = self._clock()
-        self._tokens = min(self._holds, self._tokens + (now - self._filled_at) * self._per_second)
-        self._filled_at = now
-        if self._tokens < 1:
-            return (1 - self._tokens) / self._per_second
-        self._tokens -= 1
-        return 0.0
-
-
-async def limit_rate(respond: Respond, request: Request, *, bucket: TokenBucket) -> Response:
-    """Guard that limits the rate of requests, before keys or storage are used."""
-    if not is_open(request.scope) and (wait_seconds := bucket.take()):
-        return error_response(request, RateLimitExceeded(wait_seconds))
-    return await respond(request)
+async def add_headers(respond: Respond, request: Request) -> Response:
+    """Guard around all others, which answers their errors: adds the headers of every response, drops the body
+    for HEAD (RFC 9110 §9.3.2), because an HTTP API does not, and counts and times the responses."""
+    method, started, spent = request.method, perf_counter(), [0.0]
+    SPENT_IN_STORAGE.set(spent)
+    try:
+        response = await respond(request)
+    except ProtocolError as error:
+        response = error_response(request, error)
+    seconds = perf_counter() - started
+    PROCESS.answered(method if method in METHODS else "other", response.status_code, seconds)
+    durations = b"storage;dur=%.2f, total;dur=%.2f" % (spent[0] * 1000, seconds * 1000)
+    response.raw_headers.append((b"server-timing", durations))
+    if method not in WRITING or any(name == b"origin" for name, _ in request.scope["headers"]):
+        response.raw_headers.append(EXPOSE)
+    response.raw_headers += ALWAYS
+    if method == "HEAD":
+        response.body = b""  # Content-Length stays: the length of the body of GET.
+    return response
 
 
-#: Bodies up to this size need no room: the connection's buffer is as large anyhow, and small appends must not
-#: wait for large ones.
-SMALL_BODY_BYTES: Final = 64 * 1024
-#: The most bytes of larger bodies in memory at once; each takes about 3 times its size. Bodies are packed and
-#: stored one after the other, so a higher limit gains no speed, and other requests would wait longer.
-MAX_HELD_BYTES: Final = 16 * MAX_BODY_BYTES
-_TOO_MANY_BODIES: Final = (
-    f"Too many large bodies at once: this server takes {MAX_HELD_BYTES // MAX_BODY_BYTES} of "
-    f"{MAX_BODY_BYTES >> 20} MiB"
-)
+_log: Final = logging.getLogger("tidemark")
+_NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console", "/v1/socket")
 
 
-class BodiesAtOnce:
-    """Guard that limits the memory for large bodies. A body reserves its length, or the maximum if the length
-    is unknown, until there is a response or the handler releases it. If too little is left, the request gets
-    429 when the application reads the body. A client without `Expect: 100-continue` (RFC 9110 §10.1.1) reads
-    a response only after it has sent the body, so that body is read and dropped first."""
+@dataclass(slots=True, eq=False)
+class HttpApplication:
+    """Serves the operations behind `guards`, the outermost first, and answers their errors. Handlers reach it
+    as `request.app`. `check_format` is called before the first request. Is itself the ASGI adapter:
+    `lambda_adapter.py` is the one of Lambda."""
 
-    def __init__(self) -> None:
-        self._held = 0
+    backend: Backend
+    find: Find
+    guards: InitVar[Iterable[Guard]]
+    rates: Rates | None = None
+    check_format: Callable[[], None] | None = None
+    respond: Respond = field(init=False)
 
-    async def __call__(self, respond: Respond, request: Request) -> Response:
-        if request.method not in WRITING:
-            return await respond(request)
-        scope, headers = request.scope, dict(request.scope["headers"])
-        length = int(headers.get(b"content-length", 0))
-        own, received, more = 0, 0, True
+    def __post_init__(self, guards: Iterable[Guard]) -> None:
+        self.respond = self._serve
+        for guard in reversed([*guards]):
+            self.respond = partial(guard, self.respond)
 
-        async def receive_piece() -> Message:
-            nonlocal received, more
-            message = await request.receive()
-            received += len(message.get("body", b""))
-            scope[RECEIVED], more = received, message.get("more_body", False)
-            return message
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+            return
+        response = await self.respond(Request(scope, receive))
+        await response(scope, receive, send)
 
-        async def receive_with_room() -> Message:
-            nonlocal own
-            if more and not own and max(length, received) > SMALL_BODY_BYTES:
-                room = min(length or MAX_BODY_BYTES, MAX_BODY_BYTES)
-                if self._held + room > MAX_HELD_BYTES:
-                    while b"expect" not in headers and received < DRAIN_BYTES and more:
-                        await receive_piece()
-                    raise RateLimitExceeded(1, _TOO_MANY_BODIES)
-                own, self._held = room, self._held + room
-            return await receive_piece()
-
-        def give_back() -> None:
-            nonlocal own
-            self._held, own = self._held - own, 0
-
-        scope[GIVE_BACK] = give_back
+    async def _serve(self, request: Request) -> Response:
+        scope = request.scope
+        scope["app"] = self
         try:
-            return await respond(Request(scope, receive_with_room))
-        finally:
-            give_back()
+            if self.check_format is not None:
+                await self._require_format(self.check_format, scope["path"])
+            query = scope.get("query_string", b"")
+            # The cache key of the CDN has the names as they were sent: it would store the response to
+            # `%6fffset=…` as the response to a request without an offset.
+            if b"%" in query and any(b"%" in pair.partition(b"=")[0] for pair in query.split(b"&")):
+                raise Malformed("Names of query parameters must not be percent-encoded")
+            return preflight() if request.method == "OPTIONS" else await self.find(scope).respond(request)
+        except Exception as error:  # noqa: BLE001 - the client gets a response after any error
+            response = answer_error(request, error)
+            # The traceback's frames keep the body in memory, and often a future with the error, a cycle.
+            error.__traceback__ = None
+            return response
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle ASGI's lifespan: sample rates until the server ends, then close the backend."""
+        async with self.rates.sampling() if self.rates else nullcontext():
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await self.backend.close(scope["seconds_left"]() if "seconds_left" in scope else 0.0)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _require_format(self, check: Callable[[], None], path: str) -> None:
+        """Check that this release may use the table, before anything is served. A function's start is too
+        early, because it must not wait for a silent table. Raises FormatTooNew, and storage's errors."""
+        try:
+            await self.backend.run(check)
+        except FormatTooNew as error:
+            _log.critical("%s", error.message)
+            raise
+        except ProtocolError:
+            # Without storage, serve the paths that need none, and check again with the next request.
+            if not path.startswith(_NOT_STORED):
+                raise
+        if self.backend.stores.format_epoch >= 0:
+            self.check_format = None
 
 
 def create_app(
@@ -150,7 +163,7 @@ def guards_of(backend: Backend, find: Find, outermost: Iterable[Guard] = ()) -> 
     if per_second:
         guards.append(partial(limit_rate, bucket=TokenBucket(per_second)))
     if settings.has_edge:
-        from tidemark.http.security.origin_secret import behind_edge, origin_secret_loader
+        from tidemark.http.security.origin import behind_edge, origin_secret_loader
 
         load = origin_secret_loader(settings, asyncio.to_thread)
         guards.append(partial(behind_edge, load=load, is_required=settings.edge_only))

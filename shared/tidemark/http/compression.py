@@ -7,7 +7,6 @@ import re
 import zlib
 from typing import Final
 
-from starlette.datastructures import Headers
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES
 from starlette.requests import Request
 from starlette.responses import Response
@@ -44,7 +43,7 @@ async def compress(respond: Respond, request: Request) -> Response:
     as_it_is = "Content-Encoding" in headers or not _AS_THEY_ARE.isdisjoint(
         {kind, kind.partition("+")[0], kind.partition("/")[0] + "/*"}
     )
-    wants_gzip = request.method == "GET" and accepts_gzip(request.headers)
+    wants_gzip = request.method == "GET" and accepts_gzip(request)
     if wants_gzip and not as_it_is and len(body := response.body) >= MIN_BYTES:
         is_large = len(body) >= _THREAD_BYTES
         response.body = await asyncio.to_thread(_gzip, body) if is_large else _gzip(body)
@@ -61,6 +60,6 @@ def _gzip(body: bytes | memoryview) -> bytes:
     return bytes(compressor.compress(body) + compressor.flush())
 
 
-def accepts_gzip(headers: Headers) -> bool:
-    codings = ",".join(headers.getlist("Accept-Encoding")).lower().replace(" ", "").split(",")
+def accepts_gzip(request: Request) -> bool:
+    codings = ",".join(request.headers.getlist("Accept-Encoding")).lower().replace(" ", "").split(",")
     return any(each.startswith("gzip") and not re.search(r";q=0(\.0*)?$", each) for each in codings)

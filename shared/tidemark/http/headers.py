@@ -1,4 +1,4 @@
-"""Headers of every response, errors included: browser security (§12.7), CORS and timing.
+"""The headers of the API, and those of every response: browser security (§12.7) and CORS.
 
 `Access-Control-Expose-Headers`, the list of headers that a page may read, is half of the response to an
 append. Browsers send `Origin` with each write, so responses to writes without `Origin` omit the list. A
@@ -7,15 +7,8 @@ response to a read may be cached for other clients, so reads always get the list
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from tidemark.http.backend import SPENT_IN_STORAGE
-from tidemark.http.requests import Respond
-from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.compaction import LAST_BY_KEY, MAX_POINTER, POINTER
 
 Part = dict[str, Any]
@@ -120,7 +113,7 @@ _ALLOWED: Final = ["Authorization", "Content-Type", *(each.name for each in REQU
 #: Without `Cache-Control`, which every page may read anyway, and `Vary`, which only caches need.
 _TOLD: Final = [each.name for each in RESPONSE_HEADERS if each.name not in {"Cache-Control", "Vary"}]
 EXPOSED: Final = _TOLD + _OF_PROXYS_ANSWERS
-_ALWAYS: Final = [
+ALWAYS: Final = [
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"cross-origin"),
     # Must be the last header. Over plain HTTP, Chromium treats a response that was cut off inside its headers
@@ -134,22 +127,4 @@ PREFLIGHT: Final = {
     "Access-Control-Allow-Headers": ", ".join(_ALLOWED + _TRACING),
     "Access-Control-Max-Age": "86400",
 }
-_EXPOSE: Final = (b"access-control-expose-headers", ", ".join(EXPOSED).encode())
-
-
-async def add_headers(respond: Respond, request: Request) -> Response:
-    """Guard around all others: adds the headers of every response, drops the body for HEAD (RFC 9110 §9.3.2),
-    because an HTTP API does not, and counts and times the responses."""
-    method, started, spent = request.method, perf_counter(), [0.0]
-    SPENT_IN_STORAGE.set(spent)
-    response = await respond(request)
-    seconds = perf_counter() - started
-    PROCESS.answered(method if method in METHODS else "other", response.status_code, seconds)
-    durations = b"storage;dur=%.2f, total;dur=%.2f" % (spent[0] * 1000, seconds * 1000)
-    response.raw_headers.append((b"server-timing", durations))
-    if method not in WRITING or any(name == b"origin" for name, _ in request.scope["headers"]):
-        response.raw_headers.append(_EXPOSE)
-    response.raw_headers += _ALWAYS
-    if method == "HEAD":
-        response.body = b""  # Content-Length stays: the length of the body of GET.
-    return response
+EXPOSE: Final = (b"access-control-expose-headers", ", ".join(EXPOSED).encode())

@@ -183,7 +183,7 @@ def _file(name: str, *, is_compressed: bool) -> tuple[bytes, str, str]:
 
 
 def _file_response(request: Request, name: str) -> Response:
-    is_compressed = accepts_gzip(request.headers)
+    is_compressed = accepts_gzip(request)
     body, kind, tag = _file(name, is_compressed=is_compressed)
     headers = {"Cache-Control": REVALIDATED, "ETag": tag, "Vary": "Accept-Encoding"}
     if name.endswith(_PAGES):

@@ -1,42 +1,23 @@
-"""Routing: finds the operation of a request by its method and its undecoded path, and serves it."""
+"""Routing: finds the operation of a request by its method and its undecoded path."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
-from dataclasses import InitVar, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from re import Pattern
 from typing import Final, NoReturn, cast
 from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from tidemark.http.backend import Backend
-from tidemark.http.error_handlers import answer_error, not_allowed, preflight
-from tidemark.http.metrics import Rates
-from tidemark.http.requests import (
-    STREAM,
-    STREAM_ROOT,
-    STREAM_ROOTS,
-    SUBSCRIPTION_ROOTS,
-    Guard,
-    Respond,
-    request_path,
-)
+from tidemark.http.error_handlers import not_allowed
+from tidemark.http.requests import STREAM, STREAM_ROOTS, SUBSCRIPTION_ROOTS, Respond, request_path
 from tidemark.protocol import stream_key
 from tidemark.protocol.authorization import RequiredScope, Right
-from tidemark.protocol.errors import (
-    FormatTooNew,
-    Malformed,
-    ProtocolError,
-    RouteNotFound,
-    SubscriptionNotFound,
-)
+from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, SubscriptionNotFound
 from tidemark.subscriptions.configuration import check_subscription_id
 
 Demand = Callable[[Request, frozenset[Right]], Iterator[RequiredScope]]
@@ -46,10 +27,6 @@ invalid name."""
 
 def no_demand(_request: Request, _rights: frozenset[Right]) -> Iterator[RequiredScope]:
     return iter(())
-
-
-def never(_: Scope) -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +40,7 @@ class Operation:
     rights: frozenset[Right] = frozenset()
     demand: Demand = no_demand
     #: Whether a request needs no token, because its handler checks a signature in its place.
-    is_signed: Callable[[Scope], bool] = never
+    is_signed: Callable[[Scope], bool] | None = None
 
 
 def raising(error: ProtocolError) -> Operation:
@@ -138,7 +115,7 @@ class Endpoint:
                 raise Malformed(_RESERVED)
             if self.path == "/{bucket}":
                 bucket = scope["path_params"]["bucket"]
-                hint = f"; a stream's path is {STREAM_ROOT}{bucket} or /{bucket}/{{stream id}}"
+                hint = f"; a stream's path is {STREAM_ROOTS[0]}{bucket} or /{bucket}/{{stream id}}"
             return not_allowed(scope, self.by_method, hint)
 
         return replace(next(iter(self.by_method.values())), respond=refuse, rights=MANAGE)
@@ -213,78 +190,6 @@ class Operations:
             self._load_more = None
             return self.look_up(scope)
         raise not_found(path)
-
-
-_log: Final = logging.getLogger("tidemark")
-_NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console", "/v1/socket")
-
-
-@dataclass(slots=True, eq=False)
-class HttpApplication:
-    """Serves the operations behind `guards`, the outermost first, and answers their errors. Handlers reach it
-    as `request.app`. `check_format` is called before the first request. Is itself the ASGI adapter:
-    `lambda_adapter.py` is the one of Lambda."""
-
-    backend: Backend
-    find: Find
-    guards: InitVar[Iterable[Guard]]
-    rates: Rates | None = None
-    check_format: Callable[[], None] | None = None
-    respond: Respond = field(init=False)
-
-    def __post_init__(self, guards: Iterable[Guard]) -> None:
-        self.respond = self._serve
-        for guard in reversed([*guards]):
-            self.respond = partial(guard, self.respond)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
-            return
-        response = await self.respond(Request(scope, receive))
-        await response(scope, receive, send)
-
-    async def _serve(self, request: Request) -> Response:
-        scope = request.scope
-        scope["app"] = self
-        try:
-            if self.check_format is not None:
-                await self._require_format(self.check_format, scope["path"])
-            query = scope.get("query_string", b"")
-            # The cache key of the CDN has the names as they were sent: it would store the response to
-            # `%6fffset=…` as the response to a request without an offset.
-            if b"%" in query and any(b"%" in pair.partition(b"=")[0] for pair in query.split(b"&")):
-                raise Malformed("Names of query parameters must not be percent-encoded")
-            return preflight() if request.method == "OPTIONS" else await self.find(scope).respond(request)
-        except Exception as error:  # noqa: BLE001 - the client gets a response after any error
-            response = answer_error(request, error)
-            # The traceback's frames keep the body in memory, and often a future with the error, a cycle.
-            error.__traceback__ = None
-            return response
-
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle ASGI's lifespan: sample rates until the server ends, then close the backend."""
-        async with self.rates.sampling() if self.rates else nullcontext():
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-        await self.backend.close(scope["seconds_left"]() if "seconds_left" in scope else 0.0)
-        await send({"type": "lifespan.shutdown.complete"})
-
-    async def _require_format(self, check: Callable[[], None], path: str) -> None:
-        """Check that this release may use the table, before anything is served. A function's start is too
-        early, because it must not wait for a silent table. Raises FormatTooNew, and storage's errors."""
-        try:
-            await self.backend.run(check)
-        except FormatTooNew as error:
-            _log.critical("%s", error.message)
-            raise
-        except ProtocolError:
-            # Without storage, serve the paths that need none, and check again with the next request.
-            if not path.startswith(_NOT_STORED):
-                raise
-        if self.backend.stores.format_epoch >= 0:
-            self.check_format = None
 
 
 def not_found(path: str) -> ProtocolError:

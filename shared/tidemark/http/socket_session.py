@@ -9,13 +9,12 @@ from functools import partial
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tidemark.http.app import TokenBucket
+from tidemark.http.app import HttpApplication
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import response
-from tidemark.http.paths import HttpApplication
+from tidemark.http.limits import TokenBucket
 from tidemark.http.requests import handshake_request
 from tidemark.http.socket import Begun, WatchAnswers, failure_message, find_keys
 from tidemark.observability.metrics import PROCESS
@@ -44,20 +43,15 @@ class Sockets:
             await self._app(scope, receive, send)
             return
         await receive()  # websocket.connect
-        refusal = await self._refusal(scope)
-        if refusal is not None:
-            await refusal(scope, receive, send)
+        answer = response(404, f"There is no socket here; it is at {socket.PATH}")
+        if scope["path"] == socket.PATH:
+            answer = await self._app.respond(Request(handshake_request(scope)))
+        if answer.status_code != 200:
+            await answer(scope, receive, send)
             return
         await send({"type": "websocket.accept"})
         with PROCESS.waiting("socket"):
             await SocketSession(self._backend, self._answers, receive, send).run()
-
-    async def _refusal(self, scope: Scope) -> Response | None:
-        """Return the response that refuses the handshake; None if the socket may open."""
-        if scope["path"] != socket.PATH:
-            return response(404, f"There is no socket here; it is at {socket.PATH}")
-        answered = await self._app.respond(Request(handshake_request(scope)))
-        return None if answered.status_code == 200 else answered
 
 
 class SocketSession:

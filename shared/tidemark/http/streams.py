@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
 from tidemark.http import requests, responses
-from tidemark.http.backend import Backend, backend_of
+from tidemark.http.backend import Backend
 from tidemark.http.live import EndError, event_stream, gathered_events
 from tidemark.http.paths import STREAM_PATHS, Operation
 from tidemark.observability.metrics import PROCESS
@@ -100,7 +100,7 @@ def stream_operations() -> list[Operation]:
 
 
 def _called(handler: StreamHandler) -> requests.Respond:
-    return lambda request: handler(request, backend_of(request), request.scope[requests.STREAM])
+    return lambda request: handler(request, request.app.backend, request.scope[requests.STREAM])
 
 
 _TAIL: Final = ("Stream-Next-Offset", "Stream-Closed")

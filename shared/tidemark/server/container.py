@@ -18,7 +18,7 @@ from typing import Final
 
 from tidemark.http.app import create_app
 from tidemark.http.backend import threaded_backend
-from tidemark.http.security.open_server import own_pages_only
+from tidemark.http.security.origin import own_pages_only
 from tidemark.http.socket_session import Sockets
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.socket import PATH as SOCKET_PATH

@@ -185,7 +185,7 @@ class Authorization:
         if request.method == "OPTIONS":
             return await respond(request)
         operation = self._find(request.scope)
-        if not operation.rights or operation.is_signed(request.scope):
+        if not operation.rights or (operation.is_signed and operation.is_signed(request.scope)):
             return await respond(request)
         try:
             credential = read_credential(request)
