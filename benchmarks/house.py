@@ -127,7 +127,7 @@ def _journeys() -> dict[str, float]:
 def own_variables() -> list[str]:
     """Rows of the reference page, without those of other programs (AWS's SDK, the terminal, proxies)."""
     page = (ROOT / "docs" / "reference" / "environment-variables.md").read_text()
-    rows = re.findall(r"^\| (`[A-Z].*) \|$", page.partition("\n## Spark\n")[0], re.MULTILINE)
+    rows = re.findall(r"^- (`[A-Z].*)$", page.partition("\n## Spark\n")[0], re.MULTILINE)
     return [row for row in rows if not re.match("`(AWS_|NO_|TERM)", row)]
 
 

@@ -12,22 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from tidemark.engine.database import Database
 from tidemark.engine.rows import Range, Rows, crc32, place_of, projected
+from tidemark.log import table as tables
 from tidemark.log.schema import INCARNATION, Item, Key
-from tidemark.log.table import (
-    IF_ABSENT,
-    MAX_WRITES,
-    AllOf,
-    AnyOf,
-    Compared,
-    Condition,
-    ConditionFailed,
-    Missing,
-    Present,
-    TransactionRefused,
-    Update,
-    Write,
-    equals,
-)
 
 _log: Final = logging.getLogger("tidemark")
 
@@ -53,7 +39,7 @@ class EmbeddedTable:
 
         return self.database.operate(find, writes=False)
 
-    def put(self, item: Item, condition: Condition | None = None) -> None:
+    def put(self, item: Item, condition: tables.Condition | None = None) -> None:
         self.database.operate(lambda db: self._put(db, item, condition), writes=True)
 
     def put_many(self, items: Sequence[Item]) -> None:
@@ -65,32 +51,32 @@ class EmbeddedTable:
 
         self.database.operate(put, writes=True)
 
-    def _put(self, db: sqlite3.Connection, item: Item, condition: Condition | None) -> None:
-        if condition is IF_ABSENT and self._rows.insert(db, item):
+    def _put(self, db: sqlite3.Connection, item: Item, condition: tables.Condition | None) -> None:
+        if condition is tables.IF_ABSENT and self._rows.insert(db, item):
             self.written(db, "INSERT", item)
             return
         existing = self._rows.find(db, item)
         if condition is not None and not holds(condition, existing or {}):
-            raise ConditionFailed(existing)
+            raise tables.ConditionFailed(existing)
         self._store(db, item, existing)
 
     def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
-        higher = AllOf(equals(INCARNATION, incarnation), Compared(name, "<", value))
+        higher = tables.AllOf(tables.equals(INCARNATION, incarnation), tables.Compared(name, "<", value))
 
         def update(db: sqlite3.Connection) -> None:
             existing = self._rows.find(db, key)
             if holds(higher, existing or {}):
-                self._store(db, _updated(Update(key, {name: {"N": str(value)}}), existing), existing)
+                self._store(db, _updated(tables.Update(key, {name: {"N": str(value)}}), existing), existing)
             elif existing is None or existing.get(INCARNATION) != {"S": incarnation}:
-                raise ConditionFailed(existing)
+                raise tables.ConditionFailed(existing)
 
         self.database.operate(update, writes=True)
 
-    def delete(self, key: Key, condition: Condition | None = None) -> None:
+    def delete(self, key: Key, condition: tables.Condition | None = None) -> None:
         def delete(db: sqlite3.Connection) -> None:
             existing = self._rows.find(db, key)
             if condition is not None and not holds(condition, existing or {}):
-                raise ConditionFailed(existing)
+                raise tables.ConditionFailed(existing)
             self._drop(db, key)
 
         self.database.operate(delete, writes=True)
@@ -102,12 +88,14 @@ class EmbeddedTable:
 
         self.database.operate(delete, writes=True)
 
-    def transact(self, writes: Sequence[Write]) -> None:
+    def transact(self, writes: Sequence[tables.Write]) -> None:
         self.database.operate(lambda db: self._transact(db, writes), writes=True)
 
-    def _transact(self, db: sqlite3.Connection, writes: Sequence[Write]) -> None:
+    def _transact(self, db: sqlite3.Connection, writes: Sequence[tables.Write]) -> None:
         keys = [key_of(write) for write in writes]
-        assert len({place_of(key) for key in keys}) == len(keys) <= MAX_WRITES, "as DynamoDB takes them"
+        assert len({place_of(key) for key in keys}) == len(keys) <= tables.MAX_WRITES, (
+            "as DynamoDB takes them"
+        )
         existing = [self._rows.find(db, key) for key in keys]
         failed = [
             write.condition is not None and not holds(write.condition, found or {})
@@ -115,7 +103,7 @@ class EmbeddedTable:
         ]
         if any(failed):
             there = [found if fails else None for found, fails in zip(existing, failed, strict=True)]
-            raise TransactionRefused(failed, there)
+            raise tables.TransactionRefused(failed, there)
         for write, found in zip(writes, existing, strict=True):
             item = write.item if write.item is not None else _updated(_of(write), found)
             self._store(db, item, found)
@@ -167,18 +155,18 @@ class EmbeddedTable:
             self.written(db, "REMOVE", key)
 
 
-def holds(condition: Condition, item: Item) -> bool:
+def holds(condition: tables.Condition, item: Item) -> bool:
     """Whether an item meets a condition. A missing item counts as an item without attributes."""
     match condition:
-        case Present(name):
+        case tables.Present(name):
             return name in item
-        case Missing(name):
+        case tables.Missing(name):
             return name not in item
-        case AllOf(parts):
+        case tables.AllOf(parts):
             return all(holds(part, item) for part in parts)
-        case AnyOf(parts):
+        case tables.AnyOf(parts):
             return any(holds(part, item) for part in parts)
-        case Compared(name, by, value):
+        case tables.Compared(name, by, value):
             return _compares(item.get(name), by, value)
 
 
@@ -200,16 +188,16 @@ def _compares(found: Item | None, by: str, value: str | int) -> bool:
     return _COMPARATORS[by](int(found["N"]), value)
 
 
-def key_of(write: Write) -> Key:
+def key_of(write: tables.Write) -> Key:
     return write.item if write.item is not None else _of(write).key
 
 
-def _of(write: Write) -> Update:
+def _of(write: tables.Write) -> tables.Update:
     assert write.update is not None, "a write has an item or an update"
     return write.update
 
 
-def _updated(update: Update, existing: Item | None) -> Item:
+def _updated(update: tables.Update, existing: Item | None) -> Item:
     item = dict(existing or update.key) | update.sets
     for name, change in update.adds.items():
         item[name] = {"N": str(int(item.get(name, {"N": "0"})["N"]) + change)}

@@ -10,24 +10,7 @@ from typing import Final
 import orjson
 
 from tidemark.log import records
-from tidemark.log.schema.items import (
-    BLOB,
-    CREATED_MS,
-    END,
-    INCARNATION,
-    PK,
-    SK,
-    TTL,
-    Item,
-    Key,
-    decode_compaction,
-    decode_retention,
-    encode_compaction,
-    encode_retention,
-    make_key,
-    number,
-    shard_of,
-)
+from tidemark.log.schema import items
 from tidemark.protocol.compaction import NOT_YET, Horizon
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Damaged, Malformed
@@ -49,20 +32,20 @@ EXPIRED: Final = "ex"
 END_MARK_KEPT_MS: Final = 24 * 60 * 60 * 1000
 
 
-def encode_end_mark(key: Key, mark: records.EndMark) -> Item:
+def encode_end_mark(key: items.Key, mark: records.EndMark) -> items.Item:
     item = key | {
         ENDED_MS: {"N": str(mark.ended_ms)},
         ENDED_ID: {"S": mark.ended_id},
-        TTL: {"N": str(-(-(mark.ended_ms + END_MARK_KEPT_MS) // 1000))},
+        items.TTL: {"N": str(-(-(mark.ended_ms + END_MARK_KEPT_MS) // 1000))},
     }
     return item | {EXPIRED: {"BOOL": True}} if mark.expired else item
 
 
-def is_end_mark(item: Item) -> bool:
+def is_end_mark(item: items.Item) -> bool:
     return ENDED_MS in item
 
 
-def decode_end_mark(item: Item) -> records.EndMark:
+def decode_end_mark(item: items.Item) -> records.EndMark:
     return records.EndMark(
         ended_ms=int(item[ENDED_MS]["N"]), ended_id=item[ENDED_ID]["S"], expired=EXPIRED in item
     )
@@ -82,30 +65,30 @@ def bucket_pk(bucket: str) -> str:
     return _BUCKET + bucket
 
 
-def bucket_key(bucket: str) -> Key:
-    return make_key(bucket_pk(bucket), ".")
+def bucket_key(bucket: str) -> items.Key:
+    return items.make_key(bucket_pk(bucket), ".")
 
 
-def encode_bucket(record: records.BucketRecord) -> Item:
+def encode_bucket(record: records.BucketRecord) -> items.Item:
     item = bucket_key(record.bucket) | {
         STREAM_COUNT: {"N": str(record.streams)},
-        CREATED_MS: {"N": str(record.created_ms)},
+        items.CREATED_MS: {"N": str(record.created_ms)},
         COUNTED_MS: {"N": str(record.counted_ms)},
         CREATION_ID: {"S": record.creation_id},
     }
-    return item | encode_retention(record.retention) | encode_compaction(record.compaction)
+    return item | items.encode_retention(record.retention) | items.encode_compaction(record.compaction)
 
 
-def decode_bucket(item: Item) -> records.BucketRecord:
+def decode_bucket(item: items.Item) -> records.BucketRecord:
     """The item must not be an end mark."""
     return records.BucketRecord(
-        bucket=item[PK]["S"].removeprefix(_BUCKET),
-        created_ms=int(item[CREATED_MS]["N"]),
+        bucket=item[items.PK]["S"].removeprefix(_BUCKET),
+        created_ms=int(item[items.CREATED_MS]["N"]),
         creation_id=item[CREATION_ID]["S"],
         streams=int(item[STREAM_COUNT]["N"]),
-        counted_ms=number(item, COUNTED_MS) or 0,
-        retention=decode_retention(item),
-        compaction=decode_compaction(item),
+        counted_ms=items.number(item, COUNTED_MS) or 0,
+        retention=items.decode_retention(item),
+        compaction=items.decode_compaction(item),
     )
 
 
@@ -113,8 +96,8 @@ def decode_bucket(item: Item) -> records.BucketRecord:
 BUCKETS_PK: Final = "buckets"
 
 
-def bucket_entry_key(bucket: str) -> Key:
-    return make_key(BUCKETS_PK, bucket)
+def bucket_entry_key(bucket: str) -> items.Key:
+    return items.make_key(BUCKETS_PK, bucket)
 
 
 CONTENT_TYPE: Final = "ct"
@@ -147,23 +130,23 @@ def stream_sk(stream_id: str) -> str:
     return _STREAM + stream_id
 
 
-def stream_key(key: StreamKey) -> Key:
-    return {PK: {"S": _BUCKET + key.bucket}, SK: {"S": _STREAM + key.stream_id}}
+def stream_key(key: StreamKey) -> items.Key:
+    return {items.PK: {"S": _BUCKET + key.bucket}, items.SK: {"S": _STREAM + key.stream_id}}
 
 
-def stream_of(item: Item) -> StreamKey | None:
+def stream_of(item: items.Item) -> StreamKey | None:
     """Return the stream if this is its own item."""
-    pk, sk = item[PK]["S"], item[SK]["S"]
+    pk, sk = item[items.PK]["S"], item[items.SK]["S"]
     if not (pk.startswith(_BUCKET) and sk.startswith(_STREAM)):
         return None
     return StreamKey(pk.removeprefix(_BUCKET), sk.removeprefix(_STREAM))
 
 
-def encode_stream(record: records.StreamRecord) -> Item:
+def encode_stream(record: records.StreamRecord) -> items.Item:
     item = stream_key(record.key) | {
-        INCARNATION: {"S": record.incarnation},
+        items.INCARNATION: {"S": record.incarnation},
         CONTENT_TYPE: {"S": record.content_type.value},
-        CREATED_MS: {"N": str(record.created_ms)},
+        items.CREATED_MS: {"N": str(record.created_ms)},
         TOUCHED_MS: {"N": str(record.touched_ms)},
     }
     if record.expiry.ttl_seconds is not None:
@@ -180,17 +163,17 @@ def encode_stream(record: records.StreamRecord) -> Item:
     item |= {name: {"N": str(value)} for name, value in numbers.items() if value}
     if record.snapshot is not None:
         item |= encode_snapshot(record.snapshot)
-    settings = encode_retention(record.retention) | encode_compaction(record.compaction)
+    settings = items.encode_retention(record.retention) | items.encode_compaction(record.compaction)
     return item | settings | _encode_fork(record)
 
 
-def encode_horizon(horizon: Horizon) -> Item:
+def encode_horizon(horizon: Horizon) -> items.Item:
     """An attribute of the stream's item."""
     row = [horizon.offset, horizon.next_offset, horizon.next_ms]
     return {HORIZON: {"S": orjson.dumps(row).decode()}}
 
 
-def encode_snapshot(snapshot: records.Snapshot) -> Item:
+def encode_snapshot(snapshot: records.Snapshot) -> items.Item:
     """Attributes of the stream's item."""
     mark = snapshot.blob.rpartition("/")[2]
     known = {
@@ -207,7 +190,7 @@ def encode_snapshot(snapshot: records.Snapshot) -> Item:
     }
 
 
-def _decode_snapshot(item: Item) -> records.Snapshot:
+def _decode_snapshot(item: items.Item) -> records.Snapshot:
     known = {
         name: value
         for name in (SNAPSHOT_CRC, SNAPSHOT_ETAG, SNAPSHOT_BOOTSTRAP_CRC)
@@ -227,8 +210,8 @@ def _decode_snapshot(item: Item) -> records.Snapshot:
     )
 
 
-def _encode_fork(record: records.StreamRecord) -> Item:
-    item: Item = {}
+def _encode_fork(record: records.StreamRecord) -> items.Item:
+    item: items.Item = {}
     if record.lineage:
         rows = [[s.key.bucket, s.key.stream_id, s.incarnation, s.end] for s in record.lineage]
         item[LINEAGE] = {"S": orjson.dumps(rows).decode()}
@@ -239,43 +222,45 @@ def _encode_fork(record: records.StreamRecord) -> Item:
     return item
 
 
-def _decode_fork(item: Item) -> records.Fork:
+def _decode_fork(item: items.Item) -> records.Fork:
     bucket, stream_id, offset, sub_offset, incarnation, generation = orjson.loads(item[FORK]["S"])
     return records.Fork(ForkPoint(StreamKey(bucket, stream_id), offset, sub_offset), incarnation, generation)
 
 
-def decode_stream(item: Item) -> records.StreamRecord:
+def decode_stream(item: items.Item) -> records.StreamRecord:
     """The item must not be an end mark. Raises Damaged."""
     try:
         rows = orjson.loads(item[LINEAGE]["S"]) if LINEAGE in item else ()
         return records.StreamRecord(
-            key=StreamKey(item[PK]["S"].removeprefix(_BUCKET), item[SK]["S"].removeprefix(_STREAM)),
-            incarnation=item[INCARNATION]["S"],
+            key=StreamKey(
+                item[items.PK]["S"].removeprefix(_BUCKET), item[items.SK]["S"].removeprefix(_STREAM)
+            ),
+            incarnation=item[items.INCARNATION]["S"],
             content_type=parse_content_type(item[CONTENT_TYPE]["S"]),
             expiry=Expiry(
-                ttl_seconds=number(item, TTL_SECONDS),
+                ttl_seconds=items.number(item, TTL_SECONDS),
                 expires_at=item[EXPIRES_AT]["S"] if EXPIRES_AT in item else None,
-                expires_at_ms=number(item, EXPIRES_AT_MS),
+                expires_at_ms=items.number(item, EXPIRES_AT_MS),
             ),
-            created_ms=int(item[CREATED_MS]["N"]),
+            created_ms=int(item[items.CREATED_MS]["N"]),
             touched_ms=int(item[TOUCHED_MS]["N"]),
             snapshot=_decode_snapshot(item) if SNAPSHOT_BLOB in item else None,
-            retained=number(item, RETAINED) or 0,
-            packed=number(item, PACKED) or 0,
-            packs_made=number(item, PACKS_MADE) or 0,
-            retention=decode_retention(item),
-            compaction=decode_compaction(item),
-            compacted=number(item, COMPACTED) or 0,
+            retained=items.number(item, RETAINED) or 0,
+            packed=items.number(item, PACKED) or 0,
+            packs_made=items.number(item, PACKS_MADE) or 0,
+            retention=items.decode_retention(item),
+            compaction=items.decode_compaction(item),
+            compacted=items.number(item, COMPACTED) or 0,
             horizon=Horizon(*orjson.loads(item[HORIZON]["S"])) if HORIZON in item else NOT_YET,
             lineage=tuple(
                 records.Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows
             ),
             fork=_decode_fork(item) if FORK in item else None,
-            references=number(item, REFERENCES) or 0,
+            references=items.number(item, REFERENCES) or 0,
             deleted=DELETED_MS in item,
         )
     except (KeyError, Malformed, TypeError, ValueError) as fault:
-        _log.error("a stream's item is damaged: %s %s: %r", item.get(PK), item.get(SK), fault)
+        _log.error("a stream's item is damaged: %s %s: %r", item.get(items.PK), item.get(items.SK), fault)
         raise Damaged from fault
 
 
@@ -287,25 +272,25 @@ def producer_pk(incarnation: str) -> str:
     return f"producer/{incarnation}"
 
 
-def producer_key(incarnation: str, producer_id: str) -> Key:
-    return make_key(producer_pk(incarnation), producer_id)
+def producer_key(incarnation: str, producer_id: str) -> items.Key:
+    return items.make_key(producer_pk(incarnation), producer_id)
 
 
-def encode_producer(incarnation: str, state: ProducerState) -> Item:
+def encode_producer(incarnation: str, state: ProducerState) -> items.Item:
     """Encode a producer that no longer fits the batch."""
     return producer_key(incarnation, state.producer_id) | {
         EPOCH: {"N": str(state.epoch)},
         SEQUENCE: {"N": str(state.seq)},
-        END: {"N": str(state.end)},
+        items.END: {"N": str(state.end)},
     }
 
 
-def decode_producer(item: Item) -> ProducerState:
+def decode_producer(item: items.Item) -> ProducerState:
     return ProducerState(
-        producer_id=item[SK]["S"],
+        producer_id=item[items.SK]["S"],
         epoch=int(item[EPOCH]["N"]),
         seq=int(item[SEQUENCE]["N"]),
-        end=int(item[END]["N"]),
+        end=int(item[items.END]["N"]),
     )
 
 
@@ -322,15 +307,15 @@ def due_pk(shard: int, *, packing: bool = False) -> str:
     return f"due/p{shard}" if packing else f"due/{shard}"
 
 
-def due_key(due: records.Due) -> Key:
+def due_key(due: records.Due) -> items.Key:
     packing = due.kind in {records.DueKind.PACK, records.DueKind.PACKED, records.DueKind.REPLACED}
     # Digits only, so that times before 1970 sort correctly.
     sk = f"{render_offset(max(0, due.due_ms))}/{due.incarnation}"
-    pk = due_pk(shard_of(due.incarnation, DUE_SHARDS), packing=packing)
-    return make_key(pk, f"{sk}/{due.mark}" if due.mark else sk)
+    pk = due_pk(items.shard_of(due.incarnation, DUE_SHARDS), packing=packing)
+    return items.make_key(pk, f"{sk}/{due.mark}" if due.mark else sk)
 
 
-def encode_due(due: records.Due) -> Item:
+def encode_due(due: records.Due) -> items.Item:
     item = due_key(due) | {
         KIND: {"S": due.kind.value},
         DUE_BUCKET: {"S": due.key.bucket},
@@ -339,20 +324,20 @@ def encode_due(due: records.Due) -> Item:
     if due.offset:
         item[DUE_OFFSET] = {"N": str(due.offset)}
     if due.blob is not None:
-        item[BLOB] = {"S": due.blob}
+        item[items.BLOB] = {"S": due.blob}
     return item
 
 
-def decode_due(item: Item) -> records.Due:
-    due_ms, incarnation, *marks = item[SK]["S"].split("/")
+def decode_due(item: items.Item) -> records.Due:
+    due_ms, incarnation, *marks = item[items.SK]["S"].split("/")
     return records.Due(
         kind=records.DueKind(item[KIND]["S"]),
         key=StreamKey(item[DUE_BUCKET]["S"], item[DUE_STREAM]["S"]),
         incarnation=incarnation,
         due_ms=int(due_ms),
         mark=marks[0] if marks else "",
-        offset=number(item, DUE_OFFSET) or 0,
-        blob=item[BLOB]["S"] if BLOB in item else None,
+        offset=items.number(item, DUE_OFFSET) or 0,
+        blob=item[items.BLOB]["S"] if items.BLOB in item else None,
     )
 
 
@@ -380,21 +365,21 @@ def wait_pk(shard: int) -> str:
 def waiters_of(incarnation: str) -> tuple[str, str, str]:
     """Return the partition of a stream's waiters and the bounds of their sort keys. Connections sort first,
     where releases without sockets do not look."""
-    return wait_pk(shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}.", f"{incarnation}0"
+    return wait_pk(items.shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}.", f"{incarnation}0"
 
 
-def waiter_key(waiter: records.Waiter) -> Key:
+def waiter_key(waiter: records.Waiter) -> items.Key:
     """Return the key of a waiter: one for each connection and stream, whatever name the client uses."""
     pk, connections, _ = waiters_of(waiter.incarnation)
     if waiter.name is None:
-        return make_key(pk, f"{waiter.incarnation}/{waiter.address}")
-    return make_key(pk, f"{connections}{waiter.address}/")
+        return items.make_key(pk, f"{waiter.incarnation}/{waiter.address}")
+    return items.make_key(pk, f"{connections}{waiter.address}/")
 
 
-def encode_waiter(waiter: records.Waiter) -> Item:
+def encode_waiter(waiter: records.Waiter) -> items.Item:
     item = waiter_key(waiter) | {
         UNTIL_MS: {"N": str(waiter.until_ms)},
-        TTL: {"N": str(-(-waiter.until_ms // 1000))},
+        items.TTL: {"N": str(-(-waiter.until_ms // 1000))},
     }
     if waiter.name is None:
         return item
@@ -402,8 +387,8 @@ def encode_waiter(waiter: records.Waiter) -> Item:
     return item if waiter.content_type is None else item | {CONTENT_TYPE: {"S": waiter.content_type.value}}
 
 
-def decode_waiter(item: Item) -> records.Waiter:
-    sk, until_ms = item[SK]["S"], int(item[UNTIL_MS]["N"])
+def decode_waiter(item: items.Item) -> records.Waiter:
+    sk, until_ms = item[items.SK]["S"], int(item[UNTIL_MS]["N"])
     if CALLED not in item:
         incarnation, address = sk.split("/", 1)
         return records.Waiter(incarnation, address, until_ms)
@@ -413,9 +398,9 @@ def decode_waiter(item: Item) -> records.Waiter:
     return records.Waiter(incarnation, connection_id, until_ms, item[CALLED]["S"], asked_ms, content_type)
 
 
-def connection_key(connection_id: str) -> Key:
+def connection_key(connection_id: str) -> items.Key:
     """Return the key of a connection, which sorts before all waiters of the partition (from `-` on)."""
-    return make_key(wait_pk(shard_of(connection_id, WAIT_SHARDS)), f"+{connection_id}")
+    return items.make_key(wait_pk(items.shard_of(connection_id, WAIT_SHARDS)), f"+{connection_id}")
 
 
 def mark_of(key: StreamKey) -> str:
@@ -425,14 +410,14 @@ def mark_of(key: StreamKey) -> str:
 
 def encode_asked_for(
     connection_id: str, incarnations: Mapping[str, str], revision: int, ttl_seconds: int
-) -> Item:
+) -> items.Item:
     """Encode the incarnations, with the streams' hashes as keys."""
     return connection_key(connection_id) | {
         ASKED_FOR: {"S": orjson.dumps(incarnations).decode()},
         REVISION: {"N": str(revision)},
-        TTL: {"N": str(ttl_seconds)},
+        items.TTL: {"N": str(ttl_seconds)},
     }
 
 
-def decode_asked_for(item: Item | None) -> tuple[dict[str, str], int]:
+def decode_asked_for(item: items.Item | None) -> tuple[dict[str, str], int]:
     return (orjson.loads(item[ASKED_FOR]["S"]), int(item[REVISION]["N"])) if item else ({}, 0)

@@ -29,6 +29,7 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
 from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
+from tidemark.spark.readers import port
 from tidemark.spark.readers.http_page import (
     HttpPage,
     PageTimes,
@@ -38,19 +39,6 @@ from tidemark.spark.readers.http_page import (
     head_in,
     incarnation_in,
     rows_of,
-)
-from tidemark.spark.readers.port import (
-    ASKED_AT_ONCE,
-    BEGINNING,
-    BadOffset,
-    DataLoss,
-    Head,
-    MissingStream,
-    NoTimes,
-    Position,
-    StreamPartition,
-    bytes_between,
-    is_past,
 )
 
 _log = logging.getLogger(__name__)
@@ -68,7 +56,7 @@ _NOTHING: Final[Listed] = (None, None, None)
 
 
 class HttpReader:
-    beginning = BEGINNING
+    beginning = port.BEGINNING
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
@@ -76,9 +64,9 @@ class HttpReader:
             connection.token, retry_seconds=connection.retry_seconds, token_file=connection.token_file
         )
         #: The last listing of each stream: a complete head, or the parts in the listing.
-        self._listed: dict[str, Head | Listed] = {}
+        self._listed: dict[str, port.Head | Listed] = {}
         #: The head of a stream whose listing had parts only, with these parts.
-        self._known: dict[str, tuple[Listed, Head]] = {}
+        self._known: dict[str, tuple[Listed, port.Head]] = {}
 
     def now_ms(self) -> int:
         return self._client.now_ms()
@@ -113,10 +101,10 @@ class HttpReader:
         root = self._connection.listing_url
         return self._client.request("GET", f"{root}?limit=1", allow=frozenset({404})).status != 404
 
-    def head(self, name: str) -> Head:
+    def head(self, name: str) -> port.Head:
         """Return the stream's head. Sends no request if the listing shows the same parts as before."""
         listed = self._listed.pop(name, _NOTHING)
-        if isinstance(listed, Head):
+        if isinstance(listed, port.Head):
             return listed
         if None not in listed and self._known.get(name, _NOTHING)[0] == listed:
             return self._known[name][1]
@@ -124,27 +112,27 @@ class HttpReader:
         self._known[name] = (listed, head)
         return head
 
-    def heads(self, names: Sequence[str]) -> dict[str, Head]:
-        def find(name: str) -> Head | None:
-            with suppress(MissingStream):
+    def heads(self, names: Sequence[str]) -> dict[str, port.Head]:
+        def find(name: str) -> port.Head | None:
+            with suppress(port.MissingStream):
                 return self.head(name)
             return None
 
         # Known heads skip the thread pool, which would take longer than the listing if there are many.
-        listed = {name: head for name in names if isinstance(head := self._listed.get(name), Head)}
+        listed = {name: head for name in names if isinstance(head := self._listed.get(name), port.Head)}
         for name in listed:
             del self._listed[name]
-        with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
+        with ThreadPoolExecutor(port.ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
             loaded = pool.map(find, [name for name in names if name not in listed])
             return listed | {head.name: head for head in loaded if head is not None}
 
-    def earliest(self, names: Sequence[str]) -> dict[str, Position]:
+    def earliest(self, names: Sequence[str]) -> dict[str, port.Position]:
         return {name: head.earliest for name, head in self.heads(names).items()}
 
-    def _load_head(self, name: str) -> Head:
+    def _load_head(self, name: str) -> port.Head:
         response = self._client.request("HEAD", self._connection.stream_url(name), allow=frozenset({404}))
         if response.status == 404:
-            raise MissingStream(name)
+            raise port.MissingStream(name)
         if "Stream-Next-Offset" not in response.headers:
             raise _no_server(self._connection.stream_url(name), "a stream's offset")
         tail, closed = response.headers["Stream-Next-Offset"], "Stream-Closed" in response.headers
@@ -152,10 +140,10 @@ class HttpReader:
         if not incarnation:
             tail, incarnation, closed = self._read_tail(name, tail, closed=closed)
         content_type = response.headers.get("Content-Type", "application/octet-stream")
-        snapshot = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
+        snapshot = response.headers.get("Stream-Snapshot-Offset", port.BEGINNING)
         earliest = response.headers.get("Stream-Retained-Offset", snapshot)
-        begin = Position(earliest, incarnation, content_type)
-        return Head(name, begin, replace(begin, offset=tail, closed=closed))
+        begin = port.Position(earliest, incarnation, content_type)
+        return port.Head(name, begin, replace(begin, offset=tail, closed=closed))
 
     def _read_tail(self, name: str, tail: str, *, closed: bool) -> tuple[str, str, bool]:
         """Read tail, incarnation and closure, for servers whose HEAD lacks the incarnation. One response has
@@ -164,20 +152,22 @@ class HttpReader:
             page = self._open(name, tail)
         except HttpFault as fault:
             if fault.status == 404:
-                raise MissingStream(name) from fault
+                raise port.MissingStream(name) from fault
             # A new stream does not have this tail, or the server refuses a read there.
             return tail, "", closed
         page.leave()
         return page.end, page.incarnation, "Stream-Closed" in page.response.headers
 
-    def check_offset(self, head: Head, offset: str) -> None:
+    def check_offset(self, head: port.Head, offset: str) -> None:
         try:
             page = self._open(head.name, offset)
         except HttpFault as fault:
-            raise BadOffset(f"{head.name}: the server refuses offset {offset!r}: {fault.text}") from fault
+            raise port.BadOffset(
+                f"{head.name}: the server refuses offset {offset!r}: {fault.text}"
+            ) from fault
         page.leave()
 
-    def position_at(self, head: Head, at_ms: int) -> Position:
+    def position_at(self, head: port.Head, at_ms: int) -> port.Position:
         """Find the position with `/v1/start`, which only this project's server has."""
         since = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
         try:
@@ -185,10 +175,10 @@ class HttpReader:
             found = orjson.loads(answer.data)["offset"]
         except (HttpFault, ValueError, KeyError, TypeError) as fault:
             reason = fault.text if isinstance(fault, HttpFault) else "it does not answer with an offset"
-            raise BadOffset(f"{head.name}: this server finds no offset by its time: {reason}") from fault
-        return head.tail if is_past(found, head.tail.offset) else head.tail.at(found)
+            raise port.BadOffset(f"{head.name}: this server finds no offset by its time: {reason}") from fault
+        return head.tail if port.is_past(found, head.tail.offset) else head.tail.at(found)
 
-    def check_times(self, head: Head) -> None:
+    def check_times(self, head: port.Head) -> None:
         """Try `/v1/times`, which only this project's server has. Raises NoTimes."""
         try:
             self._ask_times(head.name, head.tail.offset)
@@ -196,7 +186,7 @@ class HttpReader:
             raise
         except HttpFault as fault:
             what = "this server does not tell when messages were appended (GET /v1/times)"
-            raise NoTimes(f"{head.name}: {what}: {fault.status} {fault.text}") from fault
+            raise port.NoTimes(f"{head.name}: {what}: {fault.status} {fault.text}") from fault
 
     def _ask(self, path: str, name: str, asked: str) -> urllib3.BaseHTTPResponse:
         """Send a request of an extension for a stream."""
@@ -212,10 +202,10 @@ class HttpReader:
             found = {each: reply[each] for each in ("times_ms", "messages", "bytes", "end_offset")}
             found["message_ends"] = reply.get("message_ends", [])
         except (ValueError, KeyError, TypeError) as fault:
-            raise NoTimes(f"{name}: this server answers GET /v1/times with no times") from fault
+            raise port.NoTimes(f"{name}: this server answers GET /v1/times with no times") from fault
         return found, incarnation_in(answer.headers.get("ETag", ""), found["end_offset"])
 
-    def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
+    def limit(self, name: str, start: port.Position, end: port.Position, limit_bytes: int) -> port.Position:
         """Go page by page, because on every server a read may end where a page ends. The headers have the
         page's size, so its body is discarded."""
         reached, taken = start.offset, 0
@@ -227,43 +217,43 @@ class HttpReader:
                     raise
                 return end  # The read itself reports the loss.
             page.leave()
-            taken += bytes_between(page.start, page.end) or page.content_length
+            taken += port.bytes_between(page.start, page.end) or page.content_length
             if taken > limit_bytes and reached != start.offset:
                 return end.at(reached)
-            if page.end == reached or not is_past(end.offset, page.end):
+            if page.end == reached or not port.is_past(end.offset, page.end):
                 return end
             reached = page.end
 
-    def backlog(self, start: Position, end: Position) -> int:
+    def backlog(self, start: port.Position, end: port.Position) -> int:
         if start.offset == end.offset:
             return 0
-        return bytes_between(start.offset, end.offset) or _UNKNOWN_BYTES
+        return port.bytes_between(start.offset, end.offset) or _UNKNOWN_BYTES
 
     def partitions(
-        self, name: str, start: Position, end: Position, partition_bytes: int
-    ) -> Sequence[StreamPartition]:
+        self, name: str, start: port.Position, end: port.Position, partition_bytes: int
+    ) -> Sequence[port.StreamPartition]:
         if start.offset == end.offset:
             return []
         sides = start.offset, end.offset
-        size = bytes_between(*sides) or 0
-        return [StreamPartition(name, end.content_type, *sides, incarnation=end.incarnation, size=size)]
+        size = port.bytes_between(*sides) or 0
+        return [port.StreamPartition(name, end.content_type, *sides, incarnation=end.incarnation, size=size)]
 
     def read_all(
-        self, partitions: Sequence[StreamPartition], columns: Sequence[str]
+        self, partitions: Sequence[port.StreamPartition], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Read small streams in parallel, because each needs its own requests."""
         ahead: deque[Callable[[], Iterable[pa.RecordBatch]]] = deque()
-        with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
+        with ThreadPoolExecutor(port.ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
             for part in partitions:
                 read = partial(self.read, part, columns)
                 ahead.append(pool.submit(list, read()).result if 0 < part.size <= _SMALL_BYTES else read)
-                if len(ahead) > ASKED_AT_ONCE:
+                if len(ahead) > port.ASKED_AT_ONCE:
                     yield from ahead.popleft()()
             for each in ahead:
                 yield from each()
 
     def read(
-        self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
+        self, partition: port.StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
         start = partition.start
         while start != partition.end:
@@ -277,7 +267,7 @@ class HttpReader:
             if page.end == start and page.up_to_date:
                 _lose(partition, f"it ends at {start} now, before {partition.end}")
                 return
-            is_last = is_past(page.end, partition.end)
+            is_last = port.is_past(page.end, partition.end)
             end = partition.end if is_last else page.end
             times = self._load_times(partition.name, page, end) if partition.with_times else None
             if partition.with_times and times is None:
@@ -304,7 +294,7 @@ class HttpReader:
         """Return the times of a page up to `end`; None if the stream no longer has the page. The times must
         be of the page's incarnation, because another incarnation has other messages at these offsets."""
         times = PageTimes(page.start, is_json=page.is_json)
-        while is_past(end, times.end):
+        while port.is_past(end, times.end):
             try:
                 reply, incarnation = self._ask_times(name, times.end)
             except HttpFault as fault:
@@ -321,15 +311,17 @@ class HttpReader:
     def _still_has(self, name: str, page: HttpPage) -> bool:
         try:
             head = self._load_head(name)
-        except MissingStream:
+        except port.MissingStream:
             return False
-        return head.tail.incarnation == page.incarnation and not is_past(head.earliest.offset, page.start)
+        return head.tail.incarnation == page.incarnation and not port.is_past(
+            head.earliest.offset, page.start
+        )
 
     def _open(self, name: str, offset: str) -> HttpPage:
         url = f"{self._connection.stream_url(name)}?offset={quote(offset, safe='')}"
         return HttpPage.of(self._client.request("GET", url, stream=True), offset)
 
-    def _open_retained(self, partition: StreamPartition, start: str) -> HttpPage | None:
+    def _open_retained(self, partition: port.StreamPartition, start: str) -> HttpPage | None:
         """Return the page at `start`. If the offset is gone, and data loss is allowed, return the page at the
         first retained offset."""
         try:
@@ -344,13 +336,13 @@ class HttpReader:
             _lose(partition, f"offset {start} is not there any more ({fault.status})")
         try:
             retained = self.head(partition.name).earliest.offset
-        except MissingStream:
+        except port.MissingStream:
             return None
-        if retained in (start, BEGINNING) or not is_past(partition.end, retained):
+        if retained in (start, port.BEGINNING) or not port.is_past(partition.end, retained):
             return None
         return self._open(partition.name, retained)
 
-    def _cut(self, partition: StreamPartition, page: HttpPage) -> list[bytes]:
+    def _cut(self, partition: port.StreamPartition, page: HttpPage) -> list[bytes]:
         """Cut a page at the pinned end, because later messages follow in it."""
         for _ in range(_COMPARISONS):
             values = page.values()
@@ -376,25 +368,25 @@ class HttpReader:
         """Return the end offset of each message in a page of a compacted stream, which has fewer bytes than
         its offsets span. Empty for other pages, and for servers other than this project's."""
         size = sum(len(value) + 1 for value in values)
-        if not page.is_json or (bytes_between(page.start, page.end) or 0) <= size:
+        if not page.is_json or (port.bytes_between(page.start, page.end) or 0) <= size:
             return []
         try:
             reply, incarnation = self._ask_times(name, page.start)
         except RetryableHttpFault:
             raise
-        except (HttpFault, NoTimes):
+        except (HttpFault, port.NoTimes):
             return []
         is_same = incarnation == page.incarnation and reply["end_offset"] == page.end
         return reply["message_ends"] if is_same else []
 
-    def _surplus(self, partition: StreamPartition, page_end: str) -> int | None:
+    def _surplus(self, partition: port.StreamPartition, page_end: str) -> int | None:
         """Count the messages, or bytes, between the pinned end and the end of the page. None if the server no
         longer has a page that ends there."""
         start, count = partition.end, 0
         while start != page_end:
             page = self._open(partition.name, start)
             values = page.values()
-            if is_past(page.end, page_end) or page.end == start:
+            if port.is_past(page.end, page_end) or page.end == start:
                 return None
             count += len(values) if page.is_json else len(values[0])
             start = page.end
@@ -406,9 +398,9 @@ def _no_server(url: str, lacks: str) -> InvalidOptions:
     return InvalidOptions([what])
 
 
-def _lose(partition: StreamPartition, what: str) -> None:
+def _lose(partition: port.StreamPartition, what: str) -> None:
     """Raise DataLoss, or log a warning if `failOnDataLoss` is false."""
-    lost = DataLoss(partition.name, what)
+    lost = port.DataLoss(partition.name, what)
     if partition.fail_on_data_loss:
         raise lost
     _log.warning("%s", lost)

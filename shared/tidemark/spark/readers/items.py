@@ -20,30 +20,22 @@ import orjson
 
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs import BlobStore, parts_of
+from tidemark.log import schema
 from tidemark.log.pack_format import CorruptPack, decode_block, decode_index
-from tidemark.log.schema import (
-    BLOB,
-    CHECKSUMS,
-    DATA,
-    DEFLATED_DATA,
-    END,
-    MESSAGE_LENGTHS,
-    PACK_INDEX,
-    PK,
-    PRODUCERS,
-    SK,
-    TIME_MS,
-    decode_checksums,
-    decode_lengths,
-    encode_lengths,
-)
 from tidemark.log.schema.batches import inflate, inflate_all
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.storage import ExplainingDynamoDB
 
 #: The attributes that show the end offsets of an item's messages.
-BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDEX)
+BOUNDARY_ATTRIBUTES: Final = (
+    schema.SK,
+    schema.END,
+    schema.MESSAGE_LENGTHS,
+    schema.TIME_MS,
+    schema.BLOB,
+    schema.PACK_INDEX,
+)
 
 #: Blocks of a pack in one request to S3: 2 MB of data.
 _BLOCKS_AT_ONCE: Final = 16
@@ -83,16 +75,16 @@ class Producers(msgspec.Struct, gc=False):
 
 
 _NAMES: Final = {
-    "key": SK,
-    "end_at": END,
-    "time": TIME_MS,
-    "plain": DATA,
-    "deflated": DEFLATED_DATA,
-    "blob": BLOB,
-    "message_lengths": MESSAGE_LENGTHS,
-    "producers": PRODUCERS,
-    "checksums": CHECKSUMS,
-    "index": PACK_INDEX,
+    "key": schema.SK,
+    "end_at": schema.END,
+    "time": schema.TIME_MS,
+    "plain": schema.DATA,
+    "deflated": schema.DEFLATED_DATA,
+    "blob": schema.BLOB,
+    "message_lengths": schema.MESSAGE_LENGTHS,
+    "producers": schema.PRODUCERS,
+    "checksums": schema.CHECKSUMS,
+    "index": schema.PACK_INDEX,
 }
 
 
@@ -135,10 +127,10 @@ class BatchItem(msgspec.Struct, gc=False, rename=_NAMES):
         return self.plain is not None or self.deflated is not None
 
     def fits(self, data: bytes) -> bool:
-        return self.checksums is None or decode_checksums(self.checksums.B).fit(self.start, data)
+        return self.checksums is None or schema.decode_checksums(self.checksums.B).fit(self.start, data)
 
 
-class _PlacedItem(BatchItem, rename=_NAMES | {"log": PK}):
+class _PlacedItem(BatchItem, rename=_NAMES | {"log": schema.PK}):
     """An item with the key of its log."""
 
     log: Text | None = None
@@ -177,7 +169,7 @@ def message_ends(item: BatchItem) -> list[int]:
         return [block.end for block in decode_index(item.index.B).blocks]
     if item.message_lengths is None:
         return [end] if end > start else []
-    return list(accumulate(decode_lengths(item.message_lengths.B), initial=start))[1:]
+    return list(accumulate(schema.decode_lengths(item.message_lengths.B), initial=start))[1:]
 
 
 def cut_by_bytes(
@@ -301,7 +293,7 @@ def run_of(items: Sequence[BatchItem], data: Sequence[bytes], starts: Any, ends:
     if any(item.message_lengths is not None for item in items):
         lengths, batches = decode_all_lengths(
             [
-                item.message_lengths.B if item.message_lengths is not None else encode_lengths([size])
+                item.message_lengths.B if item.message_lengths is not None else schema.encode_lengths([size])
                 for item, size in zip(items, sizes.tolist(), strict=True)
             ]
         )
