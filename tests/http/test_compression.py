@@ -77,3 +77,9 @@ def test_a_page_is_one_to_caches_whoever_takes_it(server: Door) -> None:
     for tag in (plain["etag"], answer["etag"]):
         known = server.get(f"{path}?offset=-1", [GZIP, ("If-None-Match", tag or "")])
         assert (known.status, known["vary"]) == (304, "Accept-Encoding")
+
+
+def test_a_file_that_is_compressed_already_is_compressed_once(server: Door) -> None:
+    answer = server.get("/v1/console/console.css", [GZIP])
+    assert gzip.decompress(answer.body) == server.get("/v1/console/console.css").body
+    assert (answer["content-encoding"], answer["vary"]) == ("gzip", "Accept-Encoding")

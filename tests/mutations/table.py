@@ -544,6 +544,9 @@ the Vary of a response is lost with its compression
 a response without an entity tag gets a weak one
     http.compression:compress caught by http/test_compression.py
     tag.startswith('"') and => True and
+a file that is gzip already is compressed twice
+    http.compression:compress caught by http/test_compression.py
+    'Content-Encoding' in headers or not => not
 a watch of a deleted stream is registered
     service.watch:begin_watches caught by service/test_watch.py
     [record for record in found.values() if not record.deleted] => list(found.values())

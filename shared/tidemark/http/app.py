@@ -55,8 +55,8 @@ _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console
 @dataclass(slots=True, eq=False)
 class HttpApplication:
     """Serves the operations behind `guards`, the outermost first, and answers their errors. Handlers reach it
-    as `request.app`. `check_format` is called before the first request. Is itself the ASGI adapter:
-    `lambda_adapter.py` is the one of Lambda."""
+    as `request.app`. `check_format` is called before the first request. The object is the ASGI adapter;
+    the adapter of Lambda is `lambda_adapter.py`."""
 
     backend: Backend
     find: Find

@@ -1,4 +1,4 @@
-"""The headers of the API, and those of every response: browser security (§12.7) and CORS.
+"""The API's headers, and the headers of every response: browser security (§12.7) and CORS.
 
 `Access-Control-Expose-Headers`, the list of headers that a page may read, is half of the response to an
 append. Browsers send `Origin` with each write, so responses to writes without `Origin` omit the list. A

@@ -71,8 +71,8 @@ def is_by_function_url(request: Request) -> bool:
 
 def _restore(request: Request) -> None:
     """Make the request the one that the edge received, with one path for both the route and the stream's
-    name. If the origin secret is not required, any client can send these headers: none of them moves the
-    request to another path than the one that it asks for."""
+    name. If the origin secret is not required, any client can send these headers, but no header moves the
+    request to another path."""
     scope = request.scope
     path = read_edge_path(scope["path"])
     scope.update({EDGE_HOST: header(request, HOST_HEADER), EDGE_PATH: path, "path": unquote(path)})
@@ -112,7 +112,7 @@ def own_pages_only(settings: Settings) -> Sequence[Guard]:
 
 
 class OpenServer:
-    """Checks `Host` and `Origin`. A request without one of them passes that check: browsers always send both
+    """Checks `Host` and `Origin`. A request without the header passes its check: browsers always send both
     with a page's writes."""
 
     def __init__(self, settings: Settings) -> None:
