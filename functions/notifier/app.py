@@ -41,17 +41,17 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     Lambda counts it and an alarm goes off."""
     _stores.check_format()
     writes: list[ItemWrite] = []
-    messages: dict[str, WakeMessage | None] = {}
+    messages: list[tuple[str, WakeMessage | None]] = []
     failed: dict[str, Exception] = {}
     for record in event["Records"]:
         number = record["dynamodb"]["SequenceNumber"]
         try:
             write = decode_write(record)
-            messages[number] = message_from_write(write)
+            messages.append((number, message_from_write(write)))
             writes.append(write)
         except (KeyError, ValueError, TypeError) as unreadable:  # Tidemark did not write this item.
             failed[number] = unreadable
-    appends = [message for message in messages.values() if message is not None]
+    appends = [message for _, message in messages if message is not None]
     failures = _notifier.notify(appends)
     if _reporter is not None:
         _reporter.report()
@@ -62,7 +62,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
         _registry.append_changes(written_by(writes))
     except Exception as failure:  # noqa: BLE001 - reported for each record
         unregistered = failure
-    for number, message in messages.items():
+    for number, message in messages:
         if error := (failures.get(message.log_pk) if message else None) or unregistered:
             failed[number] = error
     if failed and len(failed) == len(event["Records"]):

@@ -34,7 +34,12 @@ from tidemark.aws.clock import CLOCK
 
 pytestmark = pytest.mark.artifact
 
-VARIABLES = FUNCTIONS["LiveFunction"]["Environment"]["Variables"]
+#: Without those that the stack computes.
+VARIABLES = {
+    name: value
+    for name, value in FUNCTIONS["LiveFunction"]["Environment"]["Variables"].items()
+    if isinstance(value, str)
+}
 #: `python3` of the runtime: nothing that is installed on this machine, but the standard library.
 PYTHON = """#!/bin/sh
 exec {python} -S -s -B "$@"
