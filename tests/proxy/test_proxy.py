@@ -18,7 +18,7 @@ import pytest
 from tests.conformance.clients.node import SLOW_READER, run_node
 from tests.proxy.conftest import NO_HEADERS, Behaviour, Client, UpstreamHandler, never_ends, says
 from tests.waiting import PATIENCE_SECONDS, until
-from tidemark.http import app
+from tidemark.http import limits
 from tidemark.http import proxy as endpoint
 from tidemark.outbound import connection
 from tidemark.protocol.errors import StorageUnavailable
@@ -278,7 +278,7 @@ def test_bodies_that_wait_are_bounded_and_take_no_room_of_appends(
         return ["127.0.0.1"]
 
     monkeypatch.setattr(endpoint, "_HELD_BYTES", 1_000_000)
-    monkeypatch.setattr(app, "MAX_HELD_BYTES", 1_000_000)
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES", 1_000_000)
     monkeypatch.setattr(connection, "resolve_host", hangs)
     monkeypatch.setattr(upstream, "_CONNECT_SECONDS", 2 * PATIENCE_SECONDS)
     client.upstream.behave = says(b"x")
