@@ -136,5 +136,5 @@ def test_a_batch_takes_one_s_own_mail_and_the_oldest_that_fit(monkeypatch: pytes
     mails = [mail(f"{number:016x}", posted_ms=NOW_MS + number) for number in range(6)]
     monkeypatch.setattr(rules, "MAX_APPENDS", 3)
     assert fitting(mails[5].id, mails) == [mails[0], mails[1], mails[5]]
-    monkeypatch.setattr(rules, "MAX_BYTES", 2)
+    monkeypatch.setattr(rules, "MAX_BATCH_BYTES", 2)
     assert fitting(mails[5].id, mails) == [mails[0], mails[5]]

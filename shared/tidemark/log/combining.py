@@ -37,9 +37,8 @@ MAIL_ID_BYTES: Final = 8
 SENDER_DIGITS: Final = 8
 #: The mail of a larger append is a pointer to S3, because a box is read whole.
 MAIL_BYTES: Final = 2 * 1024
-#: The limits of one batch. The batch and its state fit one item.
+#: The most appends of one batch. The batch and its state fit one item.
 MAX_APPENDS: Final = 160
-MAX_BYTES: Final = 1024 * 1024
 #: The limit of a batch whose bytes are in S3: a read may have to return them in one response.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 _NEARLY_ALL_BYTES: Final = MAX_BATCH_BYTES - 128 * 1024
@@ -159,11 +158,10 @@ def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> l
 def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
     """Return the writer's own mail and the oldest other mail that fit one batch, in the order of posting."""
     taken: list[Mail] = []
-    size = mailed_size = 0
+    size = 0
     for mail in sorted(mails, key=lambda mail: mail.id != own_id):
         size += mail.append.messages.size
-        mailed_size += len(mail.append.messages.data)
-        if len(taken) == MAX_APPENDS or size > MAX_BATCH_BYTES or mailed_size > MAX_BYTES:
+        if len(taken) == MAX_APPENDS or size > MAX_BATCH_BYTES:
             break
         taken.append(mail)
     return sorted(taken, key=lambda mail: (mail.posted_ms, mail.id))
