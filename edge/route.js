@@ -30,7 +30,7 @@ function handler(event) {
     request.uri = encodeURI(request.uri).replace(/%25/g, '%')
         .replace(/%(?![0-9a-f]{2})|[^%\w\/.-]/gi, found => '~~' + found.charCodeAt(0).toString(16))
         .replace(/%/g, '~').replace(/\/\./g, '/~~2e');
-    // How path and body are told, by version (http/security/origin_secret.py): functions of an older release answer 503 to a later one.
+    // How path and body are sent, by version (http/security/origin.py): functions of an older release answer 503 to a later one.
     headers['x-tidemark-edge-version'] = { value: '2' };
     if (request.method === 'GET' && request.querystring.live) {
         // The request is signed for the function's address, and the signature takes the place of the token.

@@ -45,7 +45,7 @@ class AuthorizationSettings:
     #: Whether reads and writes need no key, also from pages of other origins;
     allow_anonymous: bool = False
     #: or the origins whose pages may read and write without a key, beside the server's own
-    #: (`http/security/open_server.py`).
+    #: (`http/security/origin.py`).
     anonymous_origins: frozenset[str] = frozenset()
     #: The name of the SSM parameter that holds the origin secret,
     edge_secret_name: str = ""

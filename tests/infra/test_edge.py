@@ -31,7 +31,7 @@ from tests.infra.test_template import (
 )
 from tests.stack.events import decode_path
 from tests.stack.gateway import RefusedByGateway, check_head, is_live, written_path
-from tidemark.http.security import authorization
+from tidemark.http.security import authorization, origin
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 from tidemark.observability.metrics import COUNTERS
 
@@ -318,8 +318,8 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
     for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive"):
         assert "distribution/${Distribution}" in RESOURCES[name]["Properties"]["SourceArn"]["Sub"]
     own = {"Sub": "{{resolve:ssm:${EdgeSecretName}}}"}
-    for origin in ORIGINS.values():
-        [word] = origin["OriginCustomHeaders"]
+    for each in ORIGINS.values():
+        [word] = each["OriginCustomHeaders"]
         assert word["HeaderName"] == origin.HEADER
         assert word["HeaderValue"] == {"If": ["HasEdgeSecret", own, MADE_WORD]}
     assert set(RESOURCES["EdgeRoute"]["DependsOn"]) == {"ApiMayCallRead", "ApiMayCallWrite", "LiveFunction"}
