@@ -167,7 +167,7 @@ def test_what_is_private_gets_the_response_of_what_is_missing(way: Way, title: s
 
 
 def test_what_has_nothing_of_any_stream_needs_no_token(way: Way) -> None:
-    below = ("health", "openapi.json", "console", "docs", "socket.js", "stream/__ds/jwks.json")
+    below = ("health", "openapi.json", "console", "docs", "socket.js", "proxy.js", "stream/__ds/jwks.json")
     for place in ("/", "/favicon.ico", *(f"/v1/{each}" for each in below)):
         answer = way("GET", place)
         assert answer.status in {200, 204}, place

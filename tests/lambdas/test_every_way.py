@@ -57,7 +57,7 @@ def bucket_stream(way: Way) -> str:
 #: Every GET beside a stream's own, for which HEAD has a meaning of its own (§5.5).
 GETS = (
     "/", "/favicon.ico", "/v1/health", "/v1/openapi.json", "/v1/console", "/v1/console/console.js",
-    "/v1/console/nothing.js", "/v1/docs", "/v1/socket", "/v1/socket.js",
+    "/v1/console/nothing.js", "/v1/docs", "/v1/socket", "/v1/socket.js", "/v1/proxy.js",
     "/v1/streams?prefix=every-way/&limit=1", "/v1/streams?limit=0", "/v1/buckets?limit=1",
     "/v1/stats?stream={stream}", "/v1/stats", "/v1/start?stream={stream}&last=1",
     "/v1/times?stream={stream}", "/v1/times?stream={stream}&offset=now", "/v1/me", "/v1/nothing",

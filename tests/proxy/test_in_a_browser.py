@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
+
 from tests.browser.chromium import NEEDS_CHROMIUM, opened
+from tests.browser.devtools import browser
+from tests.conformance.servers import ROOT
 from tests.proxy.conftest import Behaviour, Client, UpstreamHandler
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 def event_of(token: str) -> bytes:
@@ -60,3 +71,58 @@ def test_an_answer_survives_a_reload_and_can_be_stopped(client: Client) -> None:
     assert seen["errors"] == ["The answer is not whole: aborted"] * 2
     assert len(client.upstream.requests) == 1
     assert client.upstream.was_left.wait(PATIENCE_SECONDS)
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """The files of a directory, as pages of an origin of their own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=directory))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@NEEDS_CHROMIUM
+@pytest.mark.skipif(not (ROOT / "node_modules/openai").exists(), reason="needs node_modules (npm ci)")
+def test_the_guides_page_with_an_sdk_is_reloaded_and_offline(client: Client, tmp_path: Path) -> None:
+    """An answer is shown from its beginning again, and paid once."""
+    words = [f"🌊{number} " for number in range(200)]
+
+    def behave(handler: UpstreamHandler) -> None:
+        handler.start()
+        for number, word in enumerate(words):
+            handler.wfile.write(event_of(word))
+            if number == len(words) // 2:
+                handler.upstream.go_on.wait(PATIENCE_SECONDS)
+
+    client.upstream.behave = behave
+    [block] = re.findall(r"```js\n(.*?)```", (ROOT / "docs/guides/durable-proxy.md").read_text(), re.DOTALL)
+    block = block.replace("http://127.0.0.1:4437", str(client.http.base_url).rstrip("/"))
+    block = block.replace('"unused"', f'"unused", baseURL: "{client.upstream.url}/v1"')
+    token = client.token()["Authorization"].removeprefix("Bearer ")
+    (tmp_path / "openai").symlink_to(ROOT / "node_modules/openai")
+    (tmp_path / "index.html").write_text(
+        f"""<!doctype html><meta charset="utf-8"><pre></pre>
+        <script type="importmap">{{"imports": {{"openai": "/openai/index.mjs"}}}}</script>
+        <script>
+        const token = "{token}", messages = [{{ role: "user", content: "Why tides?" }}]
+        const show = (text) => document.querySelector("pre").append(text)
+        </script>
+        <script type="module">{block}</script>"""
+    )
+    half, whole = "".join(words[: len(words) // 2 + 1]), "".join(words)
+    with served(tmp_path) as url, browser() as chromium, chromium.tab(url) as tab:
+        shown = partial(tab.value, "document.querySelector('pre')?.textContent")
+        until(lambda: shown() == half)
+        tab.value("document.querySelector('pre').textContent = 'old'")
+        tab.reload()
+        until(lambda: shown() == half)
+        tab.network(offline=True)
+        client.upstream.go_on.set()
+        tab.network()
+        until(lambda: shown() == whole)
+    assert len(client.upstream.requests) == 1

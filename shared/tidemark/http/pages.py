@@ -26,7 +26,7 @@ from tidemark.http.backend import Backend, backend_of
 from tidemark.http.compression import accepts_gzip
 from tidemark.http.dependencies import SERVER, Served
 from tidemark.http.openapi import AS_BYTES, answers
-from tidemark.http.requests import header
+from tidemark.http.requests import PROXY_ROOT, header
 from tidemark.protocol import socket
 from tidemark.protocol.caching import DOCUMENT, NO_STORE, REVALIDATED
 from tidemark.protocol.errors import ProtocolError, RouteNotFound, StorageSilent
@@ -136,6 +136,14 @@ async def socket_address(backend: Served) -> Response:
 async def socket_module(request: Request) -> Response:
     """Get an ES module for pages: a `fetch` for the official client, whose long-polls wait on the socket."""
     return _file_response(request, "socket.js")
+
+
+@router.get(
+    f"{PROXY_ROOT}.js", response_class=Response, status_code=200, responses=answers(_A_FILE, AS_BYTES)
+)
+async def proxy_module(request: Request) -> Response:
+    """Get an ES module: a `fetch` for the SDKs of OpenAI and Anthropic, by the durable proxy."""
+    return _file_response(request, "proxy.js")
 
 
 for _path, _handler in {
