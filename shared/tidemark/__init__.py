@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """PEP 562. The client's names are classes."""
-    if not name[0].isupper():
+    """PEP 562. The client's names are classes, and one function."""
+    if not name[0].isupper() and name != "proxy_transport":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import tidemark.client
 

@@ -19,6 +19,7 @@ from tidemark.client.blocking import Producer as Producer
 from tidemark.client.blocking import Stream as Stream
 from tidemark.client.chunks import Chunk as Chunk
 from tidemark.client.core import Receipt as Receipt
+from tidemark.client.errors import AnswerCut as AnswerCut
 from tidemark.client.errors import ETagMismatch as ETagMismatch
 from tidemark.client.errors import InvalidRequest as InvalidRequest
 from tidemark.client.errors import MalformedReply as MalformedReply
@@ -39,3 +40,4 @@ from tidemark.client.errors import UnconfirmedWrite as UnconfirmedWrite
 from tidemark.client.errors import Unreachable as Unreachable
 from tidemark.client.exchange import Retry as Retry
 from tidemark.client.reading import StreamInfo as StreamInfo
+from tidemark.client.transport import proxy_transport as proxy_transport

@@ -16,7 +16,7 @@ import httpx
 from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
-from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
+from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, WaitResult, bearer_token
@@ -46,7 +46,7 @@ async def _shared_client() -> httpx.AsyncClient:
     return _clients[loop][0]
 
 
-class _AsyncDriver:
+class AsyncDriver:
     """Runs the steps of an operation on httpx. A driver holds one open event stream or one follower of the
     socket at most."""
 
@@ -212,6 +212,20 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
         await stream._driver().run(stream._protocol.create(**creation))
         return stream
 
+    @classmethod
+    async def proxy(
+        cls,
+        url: str,
+        request: httpx.Request,
+        *,
+        token: wire.Value | None = None,
+        key: str | None = None,
+        client: httpx.AsyncClient | None = None,
+    ) -> Self:
+        driver = AsyncDriver(client, wire.bearer(token), {})
+        answer, _ = await driver.run(call_by_proxy(url, request, await request.aread(), key))
+        return cls(answer, client=client)
+
     def producer(
         self,
         producer_id: str,
@@ -230,8 +244,8 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
     def stop_requests(self) -> AsyncStopRequests:
         return AsyncStopRequests(self._stop_signal())
 
-    def _driver(self) -> _AsyncDriver:
-        return _AsyncDriver(self._client, self._headers, self._params)
+    def _driver(self) -> AsyncDriver:
+        return AsyncDriver(self._client, self._headers, self._params)
 
 
 class AsyncStopRequests:
@@ -281,7 +295,7 @@ async def _values(given: Mapping[str, wire.AsyncValue]) -> dict[str, str]:
 class AsyncProducer:
     """Writes each message exactly once and in order: see `Producer`. Tasks of the event loop send batches."""
 
-    def __init__(self, driver: _AsyncDriver, batches: Batches, protocol: Protocol, *, closes: bool) -> None:
+    def __init__(self, driver: AsyncDriver, batches: Batches, protocol: Protocol, *, closes: bool) -> None:
         self._driver, self._batches, self._protocol, self._closes = driver, batches, protocol, closes
         self._changed = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()

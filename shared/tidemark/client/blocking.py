@@ -17,7 +17,7 @@ import httpx
 from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
-from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt
+from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import BlockingFollower, WaitResult, bearer_token
@@ -207,6 +207,24 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         )
         stream._driver().run(stream._protocol.create(**creation))
         return stream
+
+    @classmethod
+    def proxy(
+        cls,
+        url: str,
+        request: httpx.Request,
+        *,
+        token: wire.Value | None = None,
+        key: str | None = None,
+        client: httpx.Client | None = None,
+    ) -> Self:
+        """Call an upstream by the durable proxy at `url`, and return the stream of its answer, which anybody
+        can read by its signed URL for a day. `token` is the server's. The same request with the same `key`
+        (or `Idempotency-Key`) returns the same answer. Raises StatusError, with the upstream's status if the
+        upstream refuses. `follow` raises AnswerCut behind the last chunk of an answer that ended early."""
+        driver = BlockingDriver(client, wire.bearer(token), {})
+        answer, _ = driver.run(call_by_proxy(url, request, request.read(), key))
+        return cls(answer, client=client)
 
     def producer(
         self,

@@ -18,7 +18,7 @@ from tidemark.client.exchange import Effect, Request
 class Chunk:
     """A piece of a stream. `offset` is where the next read begins; `closed` marks the end of a closed stream.
     A stream that is deleted and created again has another `incarnation` (Tidemark only). `start` is where a
-    chunk of `history` begins."""
+    chunk of `history` begins. `cut` is why the answer of a proxied call ended early."""
 
     data: bytes
     offset: str
@@ -28,6 +28,7 @@ class Chunk:
     cursor: str | None = None
     incarnation: str | None = None
     start: str | None = None
+    cut: str | None = None
 
     @property
     def text(self) -> str:

@@ -7,19 +7,20 @@ driver chooses the HTTP client, and whether waiting blocks.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time
 from enum import Enum
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
-from urllib.parse import urlsplit
-from uuid import UUID
+from urllib.parse import urljoin, urlsplit
+from uuid import UUID, uuid4
 
 import orjson
 
+from tidemark.client import errors
 from tidemark.client.chunks import is_json
-from tidemark.client.errors import NotFound, StatusError, StreamGone, UnconfirmedWrite, is_true
 from tidemark.client.exchange import (
     Lost,
     Reply,
@@ -39,6 +40,11 @@ Data: TypeAlias = Any
 
 #: Converts a value that JSON does not support.
 Default: TypeAlias = Callable[[Any], Any]
+
+#: The server waits 61 s for an upstream's headers.
+_UPSTREAM_SECONDS: Final = 75.0
+#: The request to the durable proxy has its own.
+_OWN_HEADERS: Final = {"accept-encoding", "authorization", "content-length", "host", "transfer-encoding"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +172,11 @@ class Protocol(ReadOperations):
 
         try:
             return (yield from self._write(request, may_repeat))
-        except StatusError as refused:
+        except errors.StatusError as refused:
             if refused.status not in {409, 412} or not may_be_written:
                 raise
             unknown = f"{refused}; an earlier try, whose answer was lost, may have been carried out"
-            raise UnconfirmedWrite(unknown) from refused
+            raise errors.UnconfirmedWrite(unknown) from refused
 
     def close(self, data: Data = None) -> Steps[Receipt]:
         """Close the stream for all writers, forever, with `data` as its last message. A reader can stop a
@@ -192,7 +198,7 @@ class Protocol(ReadOperations):
 
         try:
             yield from exchange(request, self.retry, noticing)
-        except (NotFound, StreamGone):
+        except (errors.NotFound, errors.StreamGone):
             if not repeated:
                 raise
 
@@ -203,7 +209,7 @@ class Protocol(ReadOperations):
         if request.method == "PUT":
             self._learn(reply.headers)
         # A 2xx without an offset acknowledges nothing: any web server may send one.
-        closed = is_true(reply.headers, "stream-closed")
+        closed = errors.is_true(reply.headers, "stream-closed")
         return Receipt(next_offset(request, reply), closed, reply.headers.get("etag"))
 
 
@@ -213,3 +219,39 @@ def _rfc3339(moment: datetime | str | None) -> str | None:
     if moment.tzinfo is None:
         raise ValueError(f"expires_at is {moment.isoformat()}, without a time zone; give it one, such as UTC")
     return moment.isoformat()
+
+
+def call_by_proxy(
+    url: str, request: Any, body: bytes, key: str | None, omitted: Collection[str] = ()
+) -> Steps[tuple[str, str]]:
+    """Send a request of httpx by the durable proxy at `url`. Return the signed URL of the upstream's answer,
+    and its content type. `key` is hashed together with the request: one key is enough for a program. Raises
+    StatusError, with the upstream's own status if the upstream refuses."""
+    headers = {name.lower(): value for name, value in request.headers.items() if name.lower() not in omitted}
+    call = f"{request.method} {request.url}"
+    unique = f"{key or uuid4().hex}\0{call}\0".encode() + body
+    sent = {"idempotency-key": sha256(unique).hexdigest()}
+    sent |= {"upstream-url": str(request.url), "upstream-method": request.method}
+    if authorization := headers.get("authorization"):
+        sent["upstream-authorization"] = authorization
+    sent |= {name: value for name, value in headers.items() if name not in _OWN_HEADERS}
+    proxied = Request("POST", url, sent, body=body, timeout_seconds=_UPSTREAM_SECONDS)
+    try:
+        # The proxy counts the failures of a key at the upstream: no retry repeats one.
+        reply = yield from exchange(
+            proxied,
+            Retry(),
+            lambda reply: (
+                isinstance(reply, Lost)
+                or not ("upstream-status" in reply.headers or b"UPSTREAM_ERROR" in reply.body)
+            ),
+        )
+    except errors.StatusError as refused:
+        status = refused.headers.get("upstream-status", "")
+        if not status.isdecimal():
+            raise
+        raise errors.refusal(call.partition("?")[0], int(status), refused.headers, refused.body, {}) from None
+    try:
+        return urljoin(url, reply.headers["location"]), reply.headers["upstream-content-type"]
+    except KeyError as missing:
+        raise errors.MalformedReply(f"{proxied.what}: {reply.status} without {missing}") from None

@@ -15,6 +15,7 @@ StreamError
 │   ├── TooManyRequests      429, after all retries
 │   └── Unavailable          5xx, after all retries
 ├── StreamReplaced       the stream was deleted and created again since the last read
+├── AnswerCut            the answer of a model that the server calls (durable proxy) ended early
 ├── Unreachable          no whole answer, after all retries
 │   └── UnconfirmedWrite     no whole answer to a write: the server may have written the data
 └── MalformedReply       the answer is not one of the protocol: invalid JSON, no offset, broken event
@@ -102,6 +103,10 @@ class Unavailable(StatusError):
 
 
 class StreamReplaced(StreamError):
+    pass
+
+
+class AnswerCut(StreamError):
     pass
 
 

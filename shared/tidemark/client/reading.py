@@ -264,6 +264,8 @@ class ReadOperations:
                 if gone == "error" or earliest is None or earliest == chunk.offset:
                     raise why from None
                 chunk = Chunk(b"", earliest, incarnation=chunk.incarnation)
+        if chunk.cut:
+            raise errors.AnswerCut(f"{self.url.partition('?')[0]}: the answer is not whole: {chunk.cut}")
 
     def _next_page(
         self, place: Chunk, silent: int, reply: Reply | None, *, polls: bool, forever: bool
@@ -321,6 +323,7 @@ class ReadOperations:
             closed=closed,
             cursor=headers.get("stream-cursor", place.cursor),
             incarnation=incarnation,
+            cut=headers.get("upstream-error"),
         )
 
     def _events(self, place: Chunk, *, probes: bool, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
@@ -400,6 +403,7 @@ class ReadOperations:
             closed=closed,
             cursor=event.get("streamCursor"),
             incarnation=before.incarnation,
+            cut=event.get("upstreamError"),
         )
 
     def _same(self, incarnation: str | None, etag: str | None) -> str | None:
@@ -413,7 +417,10 @@ class ReadOperations:
         return tag[1] if tag else incarnation
 
     def _learn(self, headers: Mapping[str, str]) -> None:
-        self.content_type = headers.get("content-type") or self.content_type
+        # The answer of a proxied call is bytes. Text of the upstream comes in whole characters.
+        upstream = headers.get("upstream-content-type", "")
+        own = headers.get("content-type") or self.content_type
+        self.content_type = upstream if upstream.startswith("text/") else own
 
 
 class _NoEventStream(Exception):

@@ -139,6 +139,11 @@ def request_of(
         ) from wrong
 
 
+def bearer(token: Value | None) -> dict[str, Value]:
+    """Return the header with a token, or with a fresh one for each request."""
+    return {"Authorization": lambda: f"Bearer {token() if callable(token) else token}"} if token else {}
+
+
 def may_redirect(request: Request) -> range:
     """Return a range of the redirects to follow. A write follows none, because a redirect can turn it into a
     GET."""
