@@ -106,7 +106,7 @@ def test_the_command_for_a_token_works_as_it_is_copied(
     assert {name: rows[name] for name in ("Url", "Console", "Token", "Try")}.items() <= stack.outputs.items()
     made = subprocess.run(
         ["bash", "-c", f"{rows['Token']}; echo $TIDEMARK_TOKEN"],
-        cwd=ROOT, env=own_environment() | emulator.environment | {"MAKEFLAGS": "LOCAL="},
+        cwd=ROOT, env=own_environment() | emulator.environment | {"MAKEFLAGS": "LOCAL=", "MAKELEVEL": "0"},
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     with client_of(emulator, stack) as client:
