@@ -34,12 +34,15 @@ const answers = {
   },
 }
 
-// A server that has no room for the first requests of each method.
-function busily(times) {
-  const left = { GET: times, POST: times }
+// A server that refuses the first requests of each method, and whose answers take `laterMs` more by the clock.
+function network({ busy = 0, laterMs = 0 }, asked) {
+  const now = Date.now
   return async (url, { method = "GET", ...init }) => {
-    if (left[method]-- > 0) return new Response("busy", { status: method === "POST" ? 503 : 429, headers: { "Retry-After": "1" } })
-    return fetch(url, { method, ...init })
+    asked[method] = (asked[method] ?? 0) + 1
+    if (asked[method] <= busy) return new Response("busy", { status: method === "POST" ? 503 : 429, headers: { "Retry-After": "1" } })
+    const response = await fetch(url, { method, ...init })
+    Date.now = () => now() + laterMs * asked.POST
+    return response
   }
 }
 
@@ -51,11 +54,12 @@ async function abortOnceAsked(controller, upstream) {
 
 async function run({ sdk, url, token, upstream, key, apiKey = "unused", retries = 0, isWhole, ...task }) {
   const controller = new AbortController()
+  const requests = {}
   const options = { url, token: async () => token, key: key && (async (request) => key + (await request.text()).length) }
   const given = {
     apiKey,
     baseURL: upstream,
-    fetch: durableFetch({ ...options, fetch: busily(task.busy) }),
+    fetch: durableFetch({ ...options, fetch: network(task, requests) }),
     maxRetries: retries,
     defaultHeaders: { "x-api-key": "unused" },
   }
@@ -74,7 +78,7 @@ async function run({ sdk, url, token, upstream, key, apiKey = "unused", retries 
   } catch (error) {
     const headers = Object.fromEntries(new Headers(error.responseHeaders ?? error.headers))
     const message = [error.message, error.cause?.message].filter(Boolean).join(": ")
-    return { text, error: { name: error.constructor.name, message, status: error.status ?? error.statusCode, headers } }
+    return { text, requests, error: { name: error.constructor.name, message, status: error.status ?? error.statusCode, headers } }
   }
 }
 

@@ -89,7 +89,7 @@ def served(directory: Path) -> Iterator[str]:
 @NEEDS_CHROMIUM
 @pytest.mark.skipif(not (ROOT / "node_modules/openai").exists(), reason="needs node_modules (npm ci)")
 def test_the_guides_page_with_an_sdk_is_reloaded_and_offline(client: Client, tmp_path: Path) -> None:
-    """An answer is shown from its beginning again, and paid once."""
+    """An answer is shown from its beginning again, and paid once. An abort stops another answer."""
     words = [f"🌊{number} " for number in range(200)]
 
     def behave(handler: UpstreamHandler) -> None:
@@ -101,7 +101,8 @@ def test_the_guides_page_with_an_sdk_is_reloaded_and_offline(client: Client, tmp
 
     client.upstream.behave = behave
     [block] = re.findall(r"```js\n(.*?)```", (ROOT / "docs/guides/durable-proxy.md").read_text(), re.DOTALL)
-    block = block.replace("http://127.0.0.1:4437", str(client.http.base_url).rstrip("/"))
+    base = str(client.http.base_url).rstrip("/")
+    block = block.replace("http://127.0.0.1:4437", base)
     block = block.replace('"unused"', f'"unused", baseURL: "{client.upstream.url}/v1"')
     token = client.token()["Authorization"].removeprefix("Bearer ")
     (tmp_path / "openai").symlink_to(ROOT / "node_modules/openai")
@@ -125,4 +126,13 @@ def test_the_guides_page_with_an_sdk_is_reloaded_and_offline(client: Client, tmp
         client.upstream.go_on.set()
         tab.network()
         until(lambda: shown() == whole)
-    assert len(client.upstream.requests) == 1
+        assert len(client.upstream.requests) == 1
+        client.upstream.behave = a_model
+        tab.value(f"""import("{base}/v1/proxy.js").then(async ({{ durableFetch }}) => {{
+            const controller = new AbortController()
+            const call = {{ method: "POST", body: "{{}}", signal: controller.signal }}
+            const response = await durableFetch({{ url: "{base}", token }})("{client.upstream.url}/x", call)
+            await response.body.getReader().read()
+            controller.abort()
+        }})""")
+        assert client.upstream.was_left.wait(PATIENCE_SECONDS)

@@ -12,6 +12,7 @@ from tests.browser.cutting import cutting
 from tests.conformance.clients.node import run_node
 from tests.proxy.conftest import Behaviour, Client, UpstreamHandler
 from tests.waiting import PATIENCE_SECONDS
+from tidemark.http import proxy as endpoint
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +124,26 @@ def test_a_refusal_of_the_upstream_is_what_the_sdk_expects(client: Client, modul
     assert [each.get("error", {}).get("status") for each in others] == [401, None]
     assert others[1]["text"] == TEXT
     assert len(client.upstream.requests) == 5
+
+
+@pytest.mark.parametrize("later_ms", [0, 60_000])
+def test_a_call_whose_headers_are_late_is_asked_for_again_while_it_may_go_on(
+    client: Client, module: str, monkeypatch: pytest.MonkeyPatch, later_ms: int
+) -> None:
+    """A 504 within the upstream's minute is the end of one wait, and a later 504 the end of the call."""
+    monkeypatch.setattr(endpoint, "_ANSWER_SECONDS", 0.5)
+
+    def behave(handler: UpstreamHandler) -> None:
+        handler.upstream.go_on.wait(2)
+        model()(handler)
+
+    client.upstream.behave = behave
+    [result] = results_of(client, module, "openai", {"laterMs": later_ms})
+    if later_ms:
+        assert (result["error"]["status"], result["requests"]) == (504, {"POST": 1})
+    else:
+        assert result == {"text": TEXT}
+    assert len(client.upstream.requests) == 1
 
 
 @SDKS

@@ -9,12 +9,12 @@ const LONGEST_WAIT_S = 60 // As `Retry-After` asks.
 const RECONNECT_MS = 100 // After a connection that brought events.
 const CALL_TRIES = 6
 const READ_TRIES = 12 // In a row: about two minutes.
-const ANSWER_MS = 90_000 // The server waits 60 s for the upstream's headers.
+const CALL_MS = 55_000 // After a minute without headers a call has failed, and one more try would be one more call.
+const ANSWER_MS = 90_000 // Within which the server answers.
 const QUIET_MS = 45_000 // A connection has a heartbeat each 15 s.
 const OF_THE_CONNECTION = ["connection", "content-encoding", "content-length", "transfer-encoding", "upstream-status"]
 
-// A failure that no repetition mends, with a message for people.
-class AnswerError extends Error {
+class AnswerError extends Error { // No repetition mends it.
   name = "AnswerError"
 }
 
@@ -50,11 +50,13 @@ function pause(failures, response, signal) {
 
 // Tries again after a failure of the network or the server. The last response or error is the caller's.
 async function persist(attempt, signal) {
+  const began = Date.now()
   for (let failures = 1; ; failures++) {
     let result, problem
     try {
       result = await attempt()
-      if (!isPassing(result.response)) return result
+      const isLate = result.response.status === 504 && Date.now() - began > CALL_MS
+      if (isLate || !isPassing(result.response)) return result
     } catch (error) {
       problem = error
     }
@@ -68,7 +70,8 @@ async function call(fetch, place, init) {
   const response = await fetch(place, { ...init, signal: AbortSignal.timeout(ANSWER_MS) })
   const content = await response.arrayBuffer()
   if (response.status !== 201) return { response, content }
-  const { pathname, search } = new URL(response.headers.get("Location"), place)
+  const { pathname, search } = new URL(response.headers.get("Location") ?? "", place)
+  if (!search) throw new TypeError("The response of the server is not whole")
   // At the address of the call: behind a gateway, the server may not know it.
   return { response, url: `${place}/${pathname.split("/").at(-1)}${search}` }
 }
