@@ -204,7 +204,7 @@ def test_the_first_outputs_are_the_address_the_console_and_two_commands_in_one_l
 def test_the_commands_of_the_outputs_work(base_url: str) -> None:
     """Copied one after the other. The installation that they may begin with is left out."""
     url = output("Url", {})
-    environment = os.environ | {"MAKEFLAGS": "LOCAL="}
+    environment = os.environ | {"MAKEFLAGS": "LOCAL=", "MAKELEVEL": "0"}
     script = f"{output('Token', {})}; echo $TIDEMARK_TOKEN; {output('Try', {}).replace(url, base_url)}"
     shown = script.replace("make token", "make VENV=echo token")
     ran = subprocess.run(
