@@ -13,7 +13,7 @@ from tidemark import Stream
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-WRITE, READ, STOP, WITH_ASYNCIO = BLOCKS
+WRITE, READ, STOP, WITH_ASYNCIO, _ = BLOCKS
 
 
 def test_what_is_written_is_read(tidemark_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import tidemark
 from tests.browser.cutting import CuttingProxy
+from tests.client.test_guide import BLOCKS
 from tests.proxy.conftest import Behaviour, Client, UpstreamHandler, never_ends, says
 from tests.proxy.test_proxy import cut
 from tests.waiting import PATIENCE_SECONDS, on_a_loop
@@ -265,6 +266,20 @@ async def test_the_sdk_of_openai(client: Client, is_async: bool) -> None:
         await result(create())
     assert "cut off by upstream" in str(broken.value.__cause__)
     await result(sdk.close())
+
+
+def test_the_code_of_the_guide(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = ("Because ", "the earth turns.")
+    client.upstream.behave = answers([{"choices": [{"delta": {"content": each}}]} for each in tokens], {})
+    monkeypatch.setenv("OPENAI_BASE_URL", client.upstream.url)
+    monkeypatch.setenv("OPENAI_API_KEY", SDK_KEY)
+    code = BLOCKS[-1].replace("http://127.0.0.1:4437/v1/proxy", proxy_of(client))
+    for _ in range(2):
+        exec(code.replace("…", client.token()["Authorization"].split()[1]), {})
+        assert capsys.readouterr().out == "Because the earth turns."
+    assert len(client.upstream.requests) == 1
 
 
 @each_client
