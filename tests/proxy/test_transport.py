@@ -19,10 +19,12 @@ import pytest
 import tidemark
 from tests.browser.cutting import CuttingProxy
 from tests.client.test_guide import BLOCKS
-from tests.proxy.conftest import Behaviour, Client, UpstreamHandler, never_ends, says
+from tests.proxy.conftest import Behaviour, Client, UpstreamHandler, never_ends, says, steps
 from tests.proxy.test_proxy import cut
 from tests.waiting import PATIENCE_SECONDS, on_a_loop
-from tidemark import AnswerCut, AsyncStream, NotAllowed, Stream
+from tidemark import AnswerCut, AsyncStream, NotAllowed, Stream, Unavailable
+from tidemark.client.core import call_by_proxy
+from tidemark.client.exchange import Lost, Reply, Sleep
 
 SDK_KEY: Final = "sk-of-the-caller"
 ANSWER = b"".join(b"data: %d \xf0\x9f\x8c\x8a\r\n\n" % number for number in range(3000))
@@ -32,13 +34,13 @@ each_client = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "a
 each_library = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 
 
-def proxy_of(client: Client) -> str:
-    return str(client.http.base_url.join("/v1/proxy"))
+def server_of(client: Client) -> str:
+    return str(client.http.base_url)
 
 
 def transport_of(client: Client, url: str = "", **options: Any) -> Any:
     token = client.token()["Authorization"].removeprefix("Bearer ")
-    return tidemark.proxy_transport(url or proxy_of(client), **{"token": token} | options)
+    return tidemark.proxy_transport(url or server_of(client), **{"token": token} | options)
 
 
 def post(
@@ -111,23 +113,74 @@ def test_a_refusal_of_the_server_is_the_response_with_its_reason(client: Client)
 def test_an_answer_that_is_cut_off_raises_the_reason_behind_its_data(
     client: Client, library: Any, is_async: bool
 ) -> None:
-    client.upstream.behave, pieces = cut, list[bytes]()
+    """Also to a reader who has the data before the end."""
+
+    def breaks(handler: UpstreamHandler) -> None:
+        handler.start(content_length="1000")
+        handler.wfile.write(b"begun")
+        handler.upstream.go_on.wait(PATIENCE_SECONDS)
+
+    client.upstream.behave, pieces = breaks, list[bytes]()
     asked = ("POST", client.upstream.url)
 
     def read() -> None:
         with library.Client(transport=transport_of(client)) as http, http.stream(*asked) as answer:
             for piece in answer.iter_raw():
                 pieces.append(piece)
+                client.upstream.go_on.set()
 
     async def read_async() -> None:
         async with library.AsyncClient(transport=transport_of(client)) as http, http.stream(*asked) as answer:
             async for piece in answer.aiter_raw():
                 pieces.append(piece)
+                client.upstream.go_on.set()
 
     reason = "not whole: cut off by upstream: RemoteProtocolError"
     with pytest.raises(library.RemoteProtocolError, match=reason):
         asyncio.run(read_async()) if is_async else read()
     assert b"".join(pieces) == b"begun"
+
+
+@each_client
+@on_a_loop
+async def test_a_reader_that_leaves_early_does_not_stop_the_upstream(client: Client, is_async: bool) -> None:
+    client.upstream.behave = steps(b"before ", b"after")
+    transport, asked = transport_of(client, key="k"), ("POST", client.upstream.url)
+    answer: Any
+    if is_async:
+        async with httpx.AsyncClient(transport=transport).stream(*asked) as answer:
+            assert await anext(answer.aiter_raw()) == b"before "
+    else:
+        with httpx.Client(transport=transport).stream(*asked) as answer:
+            assert next(answer.iter_raw()) == b"before "
+    client.upstream.go_on.set()
+    assert client.read_to_the_end(answer.headers["Location"])[0] == b"before after"
+
+
+UPSTREAM_ERROR = b'{"error": {"code": "UPSTREAM_ERROR", "message": "refused"}}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_sent_again"),
+    [
+        (Lost("cut"), True),
+        (Reply(429, {}), True),
+        (Reply(503, {}), True),
+        (Reply(504, {}, seconds=25), True),
+        (Reply(504, {}, seconds=60), False),
+        (Reply(502, {}, UPSTREAM_ERROR), False),
+        (Reply(502, {"upstream-status": "503"}), False),
+    ],
+)
+def test_a_call_is_sent_again_only_while_it_may_go_on(reply: Any, is_sent_again: bool) -> None:
+    calling = call_by_proxy("http://t", httpx.Request("POST", "http://m/chat"), b"{}", "k")
+    first = next(calling)
+    if not is_sent_again:
+        with pytest.raises(Unavailable):
+            calling.send(reply)
+        return
+    assert isinstance(calling.send(reply), Sleep)
+    assert calling.send(None) is first
 
 
 @each_client
@@ -144,7 +197,7 @@ def test_an_answer_is_whole_and_paid_once_over_connections_that_are_cut(
     port = client.http.base_url.port
     assert port is not None
     with CuttingProxy(port, seed=7).on_a_thread() as bad:
-        transport = transport_of(client, f"http://127.0.0.1:{bad.port}/v1/proxy")
+        transport = transport_of(client, f"http://127.0.0.1:{bad.port}")
         answer = post(httpx, transport, client.upstream.url, is_async=is_async)
     assert answer.content == ANSWER
     assert (len(client.upstream.requests), bad.cuts > 1) == (1, True)
@@ -178,10 +231,10 @@ def test_an_equal_request_with_the_same_key_is_called_once(client: Client) -> No
         assert len(client.upstream.requests) == calls
 
 
-def test_the_server_sends_its_own_key_if_the_transport_sends_none(client: Client) -> None:
+def test_the_server_sends_its_own_key_if_that_of_the_sdk_is_unused(client: Client) -> None:
     client.upstream.behave = says(b"answer")
-    headers = {"Authorization": f"Bearer {SDK_KEY}", "X-Api-Key": SDK_KEY}
-    post(httpx, transport_of(client, sends_key=False), client.upstream.url, headers=headers)
+    headers = {"Authorization": "Bearer unused", "X-Api-Key": "unused"}
+    post(httpx, transport_of(client), client.upstream.url, headers=headers)
     [(_, _, received, _)] = client.upstream.requests
     assert (received["authorization"], "x-api-key" in received) == ("Bearer marked-key", False)
 
@@ -197,15 +250,9 @@ with httpx.Client(transport=transport, timeout=60) as client, client.stream("POS
 
 
 def test_a_program_that_was_killed_goes_on_with_its_answer_and_pays_once(client: Client) -> None:
-    def behave(handler: UpstreamHandler) -> None:
-        handler.start()
-        handler.wfile.write(b"before ")
-        handler.upstream.go_on.wait(PATIENCE_SECONDS)
-        handler.wfile.write(b"after")
-
-    client.upstream.behave = behave
+    client.upstream.behave = steps(b"before ", b"after")
     token = client.token()["Authorization"].removeprefix("Bearer ")
-    command = [sys.executable, "-c", PROGRAM, proxy_of(client), client.upstream.url, token]
+    command = [sys.executable, "-c", PROGRAM, server_of(client), client.upstream.url, token]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         assert first.stdout.read(7) == b"before "
@@ -275,7 +322,7 @@ def test_the_code_of_the_guide(
     client.upstream.behave = answers([{"choices": [{"delta": {"content": each}}]} for each in tokens], {})
     monkeypatch.setenv("OPENAI_BASE_URL", client.upstream.url)
     monkeypatch.setenv("OPENAI_API_KEY", SDK_KEY)
-    code = BLOCKS[-1].replace("http://127.0.0.1:4437/v1/proxy", proxy_of(client))
+    code = BLOCKS[-1].replace("http://127.0.0.1:4437", server_of(client))
     for _ in range(2):
         exec(code.replace("…", client.token()["Authorization"].split()[1]), {})
         assert capsys.readouterr().out == "Because the earth turns."
@@ -322,7 +369,7 @@ async def test_without_an_sdk_the_answer_is_a_stream(client: Client, is_async: b
         handler.wfile.write("🌊".encode()[-2:])
 
     kind = AsyncStream if is_async else Stream
-    url, request = proxy_of(client), httpx.Request("POST", client.upstream.url, content=b"{}")
+    url, request = server_of(client), httpx.Request("POST", client.upstream.url, content=b"{}")
     proxy: Any = partial(kind.proxy, url, request, token=client.token()["Authorization"].split()[1])
     client.upstream.behave = behave
     answer = await result(proxy(key="k"))

@@ -218,10 +218,10 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         key: str | None = None,
         client: httpx.Client | None = None,
     ) -> Self:
-        """Call an upstream by the durable proxy at `url`, and return the stream of its answer, which anybody
-        can read by its signed URL for a day. `token` is the server's. The same request with the same `key`
-        (or `Idempotency-Key`) returns the same answer. Raises StatusError, with the upstream's status if the
-        upstream refuses. `follow` raises AnswerCut behind the last chunk of an answer that ended early."""
+        """Call an upstream by the durable proxy of the server at `url`, and return the stream of its answer,
+        which anybody can read by its signed URL for a day. `token` is the server's. The same request with the
+        same `key` (or `Idempotency-Key`) returns the same answer. Raises StatusError, with the upstream's
+        status if the upstream refuses. `follow` raises AnswerCut behind the last chunk of a cut answer."""
         driver = BlockingDriver(client, wire.bearer(token), {})
         answer, _ = driver.run(call_by_proxy(url, request, request.read(), key))
         return cls(answer, client=client)

@@ -7,14 +7,14 @@ driver chooses the HTTP client, and whether waiting blocks.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time
 from enum import Enum
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import orjson
@@ -41,8 +41,11 @@ Data: TypeAlias = Any
 #: Converts a value that JSON does not support.
 Default: TypeAlias = Callable[[Any], Any]
 
-#: The server waits 61 s for an upstream's headers.
+#: The server waits 61 s for an upstream's headers, and AWS 25 s. A call fails after 60 s without them.
 _UPSTREAM_SECONDS: Final = 75.0
+_CALL_SECONDS: Final = 55.0
+#: The key of an SDK whose upstream's key the server has, as in `/v1/proxy.js`.
+_UNUSED: Final = {"unused", "Bearer unused"}
 #: The request to the durable proxy has its own.
 _OWN_HEADERS: Final = {"accept-encoding", "authorization", "content-length", "host", "transfer-encoding"}
 
@@ -221,37 +224,38 @@ def _rfc3339(moment: datetime | str | None) -> str | None:
     return moment.isoformat()
 
 
-def call_by_proxy(
-    url: str, request: Any, body: bytes, key: str | None, omitted: Collection[str] = ()
-) -> Steps[tuple[str, str]]:
-    """Send a request of httpx by the durable proxy at `url`. Return the signed URL of the upstream's answer,
-    and its content type. `key` is hashed together with the request: one key is enough for a program. Raises
-    StatusError, with the upstream's own status if the upstream refuses."""
-    headers = {name.lower(): value for name, value in request.headers.items() if name.lower() not in omitted}
-    call = f"{request.method} {request.url}"
+def call_by_proxy(url: str, request: Any, body: bytes, key: str | None) -> Steps[tuple[str, str]]:
+    """Send a request of httpx by the durable proxy of the server at `url`. Return the signed URL of the
+    upstream's answer, and its content type. `key` is hashed together with the request: one key is enough for
+    a program. Raises StatusError, with the upstream's own status if the upstream refuses."""
+    place, call = f"{url.rstrip('/')}/v1/proxy", f"{request.method} {request.url}"
     unique = f"{key or uuid4().hex}\0{call}\0".encode() + body
     sent = {"idempotency-key": sha256(unique).hexdigest()}
     sent |= {"upstream-url": str(request.url), "upstream-method": request.method}
-    if authorization := headers.get("authorization"):
-        sent["upstream-authorization"] = authorization
-    sent |= {name: value for name, value in headers.items() if name not in _OWN_HEADERS}
-    proxied = Request("POST", url, sent, body=body, timeout_seconds=_UPSTREAM_SECONDS)
+    for name, value in request.headers.items():
+        if name.lower() == "authorization" and value not in _UNUSED:
+            sent["upstream-authorization"] = value
+        elif name.lower() not in _OWN_HEADERS and value not in _UNUSED:
+            sent[name.lower()] = value
+    proxied = Request("POST", place, sent, body=body, timeout_seconds=_UPSTREAM_SECONDS)
     try:
-        # The proxy counts the failures of a key at the upstream: no retry repeats one.
-        reply = yield from exchange(
-            proxied,
-            Retry(),
-            lambda reply: (
-                isinstance(reply, Lost)
-                or not ("upstream-status" in reply.headers or b"UPSTREAM_ERROR" in reply.body)
-            ),
-        )
+        reply = yield from exchange(proxied, Retry(), _may_call_again)
     except errors.StatusError as refused:
         status = refused.headers.get("upstream-status", "")
         if not status.isdecimal():
             raise
         raise errors.refusal(call.partition("?")[0], int(status), refused.headers, refused.body, {}) from None
     try:
-        return urljoin(url, reply.headers["location"]), reply.headers["upstream-content-type"]
+        signed, content_type = urlsplit(reply.headers["location"]), reply.headers["upstream-content-type"]
     except KeyError as missing:
         raise errors.MalformedReply(f"{proxied.what}: {reply.status} without {missing}") from None
+    # Behind a gateway the server may not know its own address.
+    return f"{place}/{signed.path.rpartition('/')[2]}?{signed.query}", content_type
+
+
+def _may_call_again(reply: Reply | Lost) -> bool:
+    """Whether a retry finds the same call: not after a failure of the call, also by its time limit."""
+    if isinstance(reply, Lost):
+        return True
+    has_failed = "upstream-status" in reply.headers or b"UPSTREAM_ERROR" in reply.body
+    return not has_failed and not (reply.status == 504 and reply.seconds > _CALL_SECONDS)

@@ -23,35 +23,33 @@ from tidemark.client.errors import StatusError, StreamError
 from tidemark.client.exchange import Effect, Request, Retry, Sleep, Wait
 from tidemark.client.reading import ReadOperations
 
-_KEYS: Final = {"authorization", "x-api-key", "api-key", "x-goog-api-key"}
 #: Headers of the server's own response.
 _OWN_HEADERS: Final = {"connection", "content-encoding", "content-length", "transfer-encoding"}
 
 
-def proxy_transport(
-    url: str, *, token: wire.Value | None = None, key: str | None = None, sends_key: bool = True
-) -> Any:
+def proxy_transport(url: str, *, token: wire.Value | None = None, key: str | None = None) -> Any:
     """Return a transport for `Client` and `AsyncClient` of httpx and httpx2, which sends each request by the
-    durable proxy at `url` and reads the answer's stream, also after a lost connection. If the upstream
-    refuses, the response has the upstream's status, headers and body. An answer that ends early raises
-    RemoteProtocolError, and silence for the client's read timeout raises ReadTimeout.
+    durable proxy of the server at `url` and reads the answer's stream, also after a lost connection. If the
+    upstream refuses, the response has the upstream's status, headers and body. An answer that ends early
+    raises RemoteProtocolError, and silence for the client's read timeout raises ReadTimeout.
 
     `token` is the server's. The same request with the same `key` (or `Idempotency-Key`) gets the same answer,
-    also in another process. `sends_key=False` removes the upstream's key: the server has its own. `Location`
-    of a response is the answer's signed URL."""
-    return _ProxyTransport(url, wire.bearer(token), key, set() if sends_key else _KEYS)
+    also in another process. If the server has the upstream's key, the SDK's key is "unused". A response that
+    is closed early does not stop the upstream: `PATCH` with `&action=abort` does, to the signed URL in the
+    header `Location`."""
+    return _ProxyTransport(url, wire.bearer(token), key)
 
 
 class _ProxyTransport(nullcontext[None]):
     """Not a subclass of httpx's transports, because Anthropic's SDK refuses those."""
 
-    def __init__(self, url: str, headers: dict[str, wire.Value], key: str | None, omitted: set[str]) -> None:
+    def __init__(self, url: str, headers: dict[str, wire.Value], key: str | None) -> None:
         super().__init__()
-        self._url, self._headers, self._key, self._omitted = url, headers, key, omitted
+        self._url, self._headers, self._key = url, headers, key
 
     def handle_request(self, request: Any) -> Any:
         call = _Call(request)
-        steps = call_by_proxy(self._url, request, request.read(), self._key, self._omitted)
+        steps = call_by_proxy(self._url, request, request.read(), self._key)
         with call.failures():
             try:
                 url, content_type = BlockingDriver(None, self._headers, {}).run(call.within(steps))
@@ -61,7 +59,7 @@ class _ProxyTransport(nullcontext[None]):
 
     async def handle_async_request(self, request: Any) -> Any:
         call = _Call(request)
-        steps = call_by_proxy(self._url, request, await request.aread(), self._key, self._omitted)
+        steps = call_by_proxy(self._url, request, await request.aread(), self._key)
         with call.failures():
             try:
                 url, content_type = await AsyncDriver(None, self._headers, {}).run(call.within(steps))
@@ -128,8 +126,6 @@ class _Call:
 
 
 class _AnswerBody:
-    """The body of a response. The upstream goes on if the body is closed early."""
-
     def __init__(self, chunks: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
         self._chunks, self._failures = chunks, failures
 
