@@ -26,7 +26,7 @@ TERMINAL := $(shell [ -t 2 ] && echo yes)
 PROGRESS := awk '/^(Collecting|Requirement already)/ { n++; printf "\r\033[K  %d: %s", n, $$2 } \
 	/^Installing collected/ { printf "\r\033[K  unpacking" } { fflush() } END { printf "\r\033[K" }'
 SIZE_local := : 160 MB, about a minute, once
-SIZE_dev := : 290 MB more, for development
+SIZE_dev := : 360 MB more, for development
 
 # Stamps: an environment is installed again when its lock is newer.
 VENV := .venv/bin/python

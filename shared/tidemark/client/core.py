@@ -249,7 +249,7 @@ def call_by_proxy(url: str, request: Any, body: bytes, key: str | None) -> Steps
         signed, content_type = urlsplit(reply.headers["location"]), reply.headers["upstream-content-type"]
     except KeyError as missing:
         raise errors.MalformedReply(f"{proxied.what}: {reply.status} without {missing}") from None
-    # Behind a gateway the server may not know its own address.
+    # The server may not know its own address behind a gateway.
     return f"{place}/{signed.path.rpartition('/')[2]}?{signed.query}", content_type
 
 
