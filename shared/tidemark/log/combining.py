@@ -65,6 +65,7 @@ _REFUSED: Final = 0.25
 _REFUSED_WHERE_THROTTLED: Final = 0.75
 #: In groups of this size or more, the other writers read a receipt in place of the batch.
 RECEIPTS_FROM: Final = 16
+_HIGHEST_RANK: Final = 3
 
 #: The pause before a look: the minimum, and the addition for each writer of a larger group.
 _PAUSE_SECONDS: Final = 0.0012
@@ -220,10 +221,12 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], view: BoxView) -> int:
     place = (own.posted_ms, own.id)
     if view.looks:
         later = [mail for mail in mails if (mail.posted_ms, mail.id) > place]
-        return sum(may_lead(mail.id, view) for mail in later)
-    if len(mails) > 2 * len(end.mailed):
-        return sum((mail.posted_ms, mail.id) < place for mail in mails)
-    return 0
+        before = sum(may_lead(mail.id, view) for mail in later)
+    elif len(mails) > 2 * len(end.mailed):
+        before = sum((mail.posted_ms, mail.id) < place for mail in mails)
+    else:
+        before = 0
+    return min(before, _HIGHEST_RANK)
 
 
 def pause_seconds(end: ChainEnd, found: Sequence[Mail], view: BoxView) -> float:

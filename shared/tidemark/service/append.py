@@ -189,10 +189,12 @@ class _Attempt:
         return len(head.mailed) >= tails.MANY_WRITERS and now_ms - head.written_ms < tails.RIVALS_APART_MS
 
     def spill_large_mail(self, head: tails.StreamHead, messages: Messages) -> bool:
-        """Put large mail into S3 unless it is there. Returns whether this was done: then the tail must be
-        read again, because other writers have committed meanwhile."""
-        before = self._spilled
-        return messages.size > MAIL_BYTES and self.spill(head.record, messages.data) is not before
+        """If other writers were met lately, put large mail into S3 unless it is there. Returns whether this
+        was done: then the tail must be read again, because other writers have committed meanwhile."""
+        met, before = self._stores.rivals.on(head.record.incarnation), self._spilled
+        if messages.size <= MAIL_BYTES or not met.was_in(tails.RIVALS_APART_MS, self._stores.clock_ms()):
+            return False
+        return self.spill(head.record, messages.data) is not before
 
     def race(
         self, head: tails.StreamHead, plan: AppendPlan, appends: Sequence[Append]
