@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidemark._version import __version__ as __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tidemark.client import *  # noqa: F403

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tidemark._version import __version__
+from tidemark import __version__
 from tidemark.client.batches import Batches
 from tidemark.client.core import Default, Protocol
 from tidemark.client.exchange import Lost, Request, Retry
