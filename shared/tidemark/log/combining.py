@@ -49,15 +49,16 @@ COMBINED_INLINE_BYTES: Final = 12 * 1024
 #: dead writers out of the log. All use storage's clock, right to 2 s (`aws/clock.py`).
 MAIL_LIVES_MS: Final = 20_000
 
+#: In a larger group only a few writers look into the box, because every look reads the whole box.
+SMALL_GROUP: Final = 32
 #: In a larger group only writers with mail in the previous box look into that box.
 _FEW_WRITERS: Final = 16
-#: The writers that look into a small and into a large box at first, because every look reads the whole box.
 _LEADS: Final = 8
 _LEADS_OF_MUCH: Final = 2
 #: Overhead of a mail's item beside its append, in bytes.
 _MAIL_OVERHEAD_BYTES: Final = 100
-#: Seconds for which a leader waits for the senders of the last batch.
-LINGER_SECONDS: Final = 0.008
+#: Seconds, least and most, for which a leader waits for senders of the last batch; `lot` picks the time.
+_LINGER_SECONDS: Final = (0.004, 0.012)
 #: A batch of more appends shows more writers than one stream can serve: a share of the appends is then
 #: refused before any write, and a larger share of a throttled writer's appends.
 _MOST_WRITERS: Final = 128
@@ -67,8 +68,10 @@ _REFUSED_WHERE_THROTTLED: Final = 0.75
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
 
-#: The pause before a look: the minimum, and the addition for each writer of a larger group.
-_PAUSE_SECONDS: Final = 0.0012
+#: The pause before the first look. Posts are dated in whole milliseconds, so the last one's time is inexact.
+_FIRST_PAUSE_SECONDS: Final = 0.0012
+#: The pause between two looks: the minimum, and the addition for each writer of a larger group.
+_PAUSE_SECONDS: Final = 0.0008
 _PAUSE_SECONDS_EACH: Final = 0.0001
 #: The duration of another writer's commit: a look, a batch and a receipt.
 _OTHERS_SECONDS: Final = 0.011
@@ -186,7 +189,7 @@ def may_lead(mail_id: str, view: BoxView) -> bool:
     place = fraction_of(mail_id) * view.writers
     if view.size + _MAIL_OVERHEAD_BYTES * view.writers > COMBINED_INLINE_BYTES:
         return place < _LEADS_OF_MUCH * 2 ** (view.looks / 3)
-    return not view.looks or place < _LEADS * 2 ** (view.looks / 2)
+    return (not view.looks and view.writers <= SMALL_GROUP) or place < _LEADS * 2 ** (view.looks / 2)
 
 
 def is_refused(end: ChainEnd, chance: float, *, is_throttled: bool) -> bool:
@@ -203,6 +206,17 @@ def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
     if own.box != end.last_start and len(end.mailed) > _FEW_WRITERS and looks < _LEADS:
         return [end.offset]
     return [end.offset, end.last_start]
+
+
+def waits_for_senders(view: BoxView, *, is_stored: bool) -> bool:
+    """Whether a leader waits for the senders of the last batch. If bodies go to S3 first, senders return
+    later, so waiting pays only when many writers compete."""
+    return not is_stored or view.writers > SMALL_GROUP
+
+
+def linger_seconds(mail_id: str) -> float:
+    least, most = _LINGER_SECONDS
+    return least + (most - least) * fraction_of(mail_id)
 
 
 def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
@@ -243,4 +257,4 @@ def pause_seconds(end: ChainEnd, found: Sequence[Mail], view: BoxView) -> float:
     spread_ms = min(max(before) - min(before), _WIDEST_SPREAD_MS) if before else _USUAL_SPREAD_MS
     early = spread_ms / 1000 * max(0.0, 1 - posted / view.writers) if view.writers else 0.0
     receipt = _RECEIPT_SECONDS if len(end.mailed) > RECEIPTS_FROM else 0.0
-    return _PAUSE_SECONDS + early + receipt
+    return _FIRST_PAUSE_SECONDS + early + receipt

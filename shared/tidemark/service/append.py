@@ -64,7 +64,7 @@ from typing import Final, NamedTuple
 
 from tidemark.log import tails
 from tidemark.log.append import TailMoved, put_batch
-from tidemark.log.combining import MAIL_BYTES, fits_mail
+from tidemark.log.combining import MAIL_BYTES, SMALL_GROUP, fits_mail
 from tidemark.log.due import schedule_packing
 from tidemark.log.records import Batch, Checksums, Entry, StreamRecord, Tombstone
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
@@ -189,10 +189,14 @@ class _Attempt:
         return len(head.mailed) >= tails.MANY_WRITERS and now_ms - head.written_ms < tails.RIVALS_APART_MS
 
     def spill_large_mail(self, head: tails.StreamHead, messages: Messages) -> bool:
-        """If other writers were met lately, put large mail into S3 unless it is there. Returns whether this
-        was done: then the tail must be read again, because other writers have committed meanwhile."""
+        """With few writers, put large mail into S3 unless it is there. Returns whether this was done: then
+        the tail must be read again, because other writers have committed meanwhile. With many writers these
+        reads would cost more than late mail does."""
         met, before = self._stores.rivals.on(head.record.incarnation), self._spilled
-        if messages.size <= MAIL_BYTES or not met.was_in(tails.RIVALS_APART_MS, self._stores.clock_ms()):
+        is_small_group = met.size <= SMALL_GROUP and met.was_in(
+            tails.RIVALS_APART_MS, self._stores.clock_ms()
+        )
+        if messages.size <= MAIL_BYTES or not is_small_group:
             return False
         return self.spill(head.record, messages.data) is not before
 

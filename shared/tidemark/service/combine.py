@@ -253,9 +253,12 @@ class _Combining:
             return False
         end = self._head.chain_end
         self._open = combining.open_mail(end, self._mail, self._found, self._stores.clock_ms())
-        # A leader waits for the senders of the last batch. If bodies go to S3 first, senders return too late.
-        lingers = self._own.messages.stored is None and self._waited_seconds < combining.LINGER_SECONDS
-        if lingers and not combining.is_complete(end, self._open):
+        lingers = combining.waits_for_senders(self._view, is_stored=self._own.messages.stored is not None)
+        if (
+            lingers
+            and not combining.is_complete(end, self._open)
+            and self._waited_seconds < combining.linger_seconds(self._id)
+        ):
             return False
         self._ready += 1
         before = combining.rank(self._mail, end, self._open, self._view)
