@@ -108,18 +108,10 @@ class Adapter:
         except client.NotFound:
             status = 201
         content_type = command.get("contentType", "application/octet-stream")
-        stream = await _awaited(
-            self._kind.create(
-                url,
-                content_type=content_type,
-                ttl=command.get("ttlSeconds"),
-                expires_at=command.get("expiresAt"),
-                closed=command.get("closed", False),
-                data=_bytes(command.get("data")),
-                headers=command.get("headers"),
-                retry=RETRY,
-            )
-        )
+        asked = {"ttl": command.get("ttlSeconds"), "expires_at": command.get("expiresAt")}
+        asked |= {"closed": command.get("closed", False), "data": _bytes(command.get("data"))}
+        asked |= {"content_type": content_type, "headers": command.get("headers"), "retry": RETRY}
+        stream = await _awaited(self._kind.create(url, **asked))
         self._content_types[command["path"]] = content_type
         return {"status": status, "offset": (await _awaited(stream.head())).offset}
 

@@ -540,15 +540,7 @@ def test_following_ends_where_waiting_does_not_help(answers: list[Any], expected
 def test_a_server_that_does_not_wait_is_not_asked_in_a_circle() -> None:
     waited = Reply(204, {"stream-next-offset": "0", UP: "true"}, seconds=20.0)
     at_once = replace(waited, seconds=0.01)
-    answers = [
-        page(b"", "0", UP),
-        at_once,
-        at_once,
-        at_once,
-        waited,
-        page(b"a", "1", UP),
-        *[page(b"", "1", END)] * 2,
-    ]
+    answers = [page(b"", "0", UP), *[at_once] * 3, waited, page(b"a", "1", UP), *[page(b"", "1", END)] * 2]
     seen, _ = play(follow("long-poll"), *answers)
     pauses = [one.seconds for one in seen if isinstance(one, Sleep)]
     assert len(pauses) == 3
