@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.costs import prices
+from benchmarks import prices
 from tests.costs.bill import Bill
 from tests.janitor.long_stream import LongStream, Peak
 from tests.support import HOUR_MS, JSON, append_request, create_request

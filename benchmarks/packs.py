@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from benchmarks import prices
 from benchmarks.reading import read_event
-from tests.costs import prices
 from tests.janitor.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
 from tests.support import BYTES, append_request, create_request
 from tidemark.aws.dynamodb import DynamoDB

@@ -111,11 +111,7 @@ ROWS: tuple[Row, ...] = (
         prepare=SMALL,
         cold=True,
     ),
-    Row(
-        "long-poll",
-        load("readers", readers=1, rounds=100, settle_ms=15),
-        latency_figures("long-poll wake"),
-    ),
+    Row("long-poll", load("readers", readers=1, rounds=100, settle_ms=15), latency_figures("long-poll wake")),
     Row("sse", load("sse", count=100, settle_ms=10), latency_figures("SSE delivery")),
     Row(
         "100-readers",

@@ -1,7 +1,7 @@
 """What a large system asks of AWS, and which quota it meets first: `python -m benchmarks.scale`.
 
 Calls and units are those that tests count (`tests/costs`, `tests/wake/test_idle_cost.py`); prices are
-`tests/costs/prices.py`. `docs/internals/scale.md` shows the tables; a test holds the page to them. Nothing
+`benchmarks/prices.py`. `docs/internals/scale.md` shows the tables; a test holds the page to them. Nothing
 here was measured on AWS.
 """
 
@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tests.costs import prices
+from benchmarks import prices
 from tests.costs.bill import Bill
 from tests.costs.page import (
     HOURS_A_MONTH,
@@ -100,13 +100,7 @@ def demand_of(load: Load) -> Demand:
         "SQS": queue_calls * prices.SQS_CALL * million,
     }
     return Demand(
-        polls,
-        write_units,
-        read_units,
-        write_environments,
-        notifier_environments,
-        queue_calls,
-        dollars_of,
+        polls, write_units, read_units, write_environments, notifier_environments, queue_calls, dollars_of
     )
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from tests.answers import LAST
 from tests.available import NotAvailable, require_engine
-from tests.moto_engine import MotoServices
 from tests.processes import working_threads
 from tests.stack.emulators import environment_for
 from tests.stack.engines import LocalServices
+from tests.stack.moto_engine import MotoServices
 from tests.support import World, make_world
 from tests.waiting import until
 

@@ -122,17 +122,10 @@ async def ask(app: Any, step: dict[str, Any]) -> dict[str, Any]:
     sent: list[Any] = []
     path, _, query = step["target"].partition("?")
     scope = {
-        "type": "http",
-        "method": "GET",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "headers": [],
-        "scheme": "http",
-        "http_version": "1.1",
-        "root_path": "",
-        "asgi": {"version": "3.0"},
-    }
+        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(),
+        "query_string": query.encode(), "headers": [], "scheme": "http", "http_version": "1.1",
+        "root_path": "", "asgi": {"version": "3.0"},
+    }  # fmt: skip
     requests = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> Any:

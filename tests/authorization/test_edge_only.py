@@ -42,8 +42,7 @@ def way(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator
 
 
 @pytest.mark.parametrize(
-    "said",
-    [{}, VERSION, *({HEADER: word} for word in ("", WORD[:-1], WORD.upper(), "é"))],
+    "said", [{}, VERSION, *({HEADER: word} for word in ("", WORD[:-1], WORD.upper(), "é"))]
 )
 def test_a_request_past_the_edge_gets_403(way: Way, said: dict[str, str]) -> None:
     """Even with a token for everything: it would bypass the cache and the limits of the edge."""

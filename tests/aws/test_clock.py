@@ -39,9 +39,7 @@ def test_a_slow_reply_is_not_taken_for_a_wrong_clock(there: float, back: float) 
 
 
 @pytest.mark.parametrize("ahead", [600.0, -600.0])
-def test_a_clock_that_is_off_is_set_right_to_a_second_and_believed_once_it_is_right(
-    ahead: float,
-) -> None:
+def test_a_clock_that_is_off_is_set_right_to_a_second_and_believed_once_it_is_right(ahead: float) -> None:
     world = World(ahead)
     for headers in ({}, {"date": "soon"}):  # Without a date, a reply says nothing.
         world.ask(0.01, 0.01, headers)

@@ -19,14 +19,10 @@ from tidemark.aws.http import AwsRequest, EnvironmentCredentials, Service
 
 SIGNERS = {"dynamodb": SigV4Auth, "execute-api": SigV4Auth, "s3": S3SigV4Auth}
 ENDPOINTS = [
-    "https://dynamodb.eu-central-1.amazonaws.com",
-    "https://s3.cn-north-1.amazonaws.com.cn/",
-    "https://example.com:443",
-    "http://127.0.0.1:8000",
-    "http://localhost:80",
-    "https://Example.com:8443",
+    "https://dynamodb.eu-central-1.amazonaws.com", "https://s3.cn-north-1.amazonaws.com.cn/",
+    "https://example.com:443", "http://127.0.0.1:8000", "http://localhost:80", "https://Example.com:8443",
     "http://[::1]:4566",
-]
+]  # fmt: skip
 #: Headers of the connection, which botocore does not sign and no request of Tidemark has, and those that
 #: the signer sets.
 NOT_OF_A_REQUEST = {
@@ -99,9 +95,7 @@ def test_every_request_is_signed_as_botocore_signs_it(
 
 
 @given(st.lists(st.tuples(CREDENTIALS, TIMES), min_size=2, max_size=6))
-def test_the_cached_key_is_of_a_day_and_user(
-    turns: list[tuple[EnvironmentCredentials, dt.datetime]],
-) -> None:
+def test_the_cached_key_is_of_a_day_and_user(turns: list[tuple[EnvironmentCredentials, dt.datetime]]) -> None:
     """A process may run past midnight, and get new credentials."""
     request = AwsRequest("POST", "/", {"X-Amz-Target": "DynamoDB_20120810.PutItem"}, b"{}")
     endpoint, current = ENDPOINTS[0], turns[0][0]

@@ -28,7 +28,6 @@ CHAT: Final = ROOT / "docs" / "examples" / "chat"
 MODULES: Final = ROOT / "node_modules"
 [SENTENCES] = re.findall(r'const ANSWER = "(.*)"', (CHAT / "model.mjs").read_text())
 ANSWER: Final = (SENTENCES * 2).strip()
-WORDS: Final = len(ANSWER.split())
 LOST_MS: Final = 3000
 
 pytestmark = [

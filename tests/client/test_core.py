@@ -199,9 +199,7 @@ def test_history_asks_for_the_messages_before_an_offset_and_says_where_they_begi
         play(protocol().history(), Reply(200, AT_42))
 
 
-def test_a_wait_for_a_server_is_logged_and_its_end_names_the_tries(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_wait_for_a_server_is_logged_and_its_end_names_the_tries(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(errors.Unreachable) as failed:
         play(protocol(retries=3).head(), *[NOT_SENT] * 4)
     assert [line.getMessage() for line in caplog.records] == [f"HEAD {URL}: ConnectError; trying again"]

@@ -262,10 +262,7 @@ async def test_a_function_of_a_header_that_raises_and_a_broken_answer_end_the_pr
         raise LookupError("no token")
 
     answer = httpx.Response(403, headers={"Producer-Epoch": "9" * 5000})
-    options = {
-        "content_type": "text/plain",
-        "client": client_of(kind, httpx.MockTransport(lambda _: answer)),
-    }
+    options = {"content_type": "text/plain", "client": client_of(kind, httpx.MockTransport(lambda _: answer))}
     for headers, why in (({"X": broken}, LookupError), ({}, ValueError)):
         producer = kind("http://server/s", headers=headers, **options).producer("p")
         await awaited(producer.append("a"))

@@ -409,9 +409,7 @@ def test_who_waits_is_told_although_the_program_cancels_tasks(tidemark_url: str,
     asyncio.run(live())
 
 
-def test_after_a_thread_did_not_start_the_next_follower_tries_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_after_a_thread_did_not_start_the_next_follower_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
         raise RuntimeError("can't start new thread")
 

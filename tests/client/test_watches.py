@@ -230,9 +230,7 @@ def test_a_lease_that_ends_while_its_reader_reads_is_repeated_when_it_waits_and_
 
 
 @pytest.mark.parametrize("message", ["Internal server error", "Endpoint request timed out"])
-def test_after_an_error_of_api_gateway_what_is_not_answered_is_asked_again_ever_later(
-    message: str,
-) -> None:
+def test_after_an_error_of_api_gateway_what_is_not_answered_is_asked_again_ever_later(message: str) -> None:
     """At last its reader waits otherwise. An answer that comes in the pause counts."""
     client = connected()
     readers = {name: client.waiting(name, "42") for name in (A, B)}

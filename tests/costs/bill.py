@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from tests.costs import prices
+from benchmarks import prices
 from tests.stack.dynamodb import item_size
 from tests.support import Process, before
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from tests.costs import prices
+from benchmarks import prices
 from tests.costs.bill import Bill, open_bill
 from tests.support import Process, World, a_key
 from tests.wake.support import Sockets, make_queues

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import astuple
 
-from tests.costs import abuse, prices
+from benchmarks import abuse, prices
 from tests.costs.bill import Bill
 from tests.costs.test_costs import PAGE, header_bytes
 from tests.http.asgi import Door

@@ -7,8 +7,9 @@ import math
 
 import orjson
 
+from benchmarks import prices
 from tests.answers import Answer
-from tests.costs import page, prices
+from tests.costs import page
 from tests.http.asgi import Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import ROOT, TEMPLATE

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.costs import prices
+from benchmarks import prices
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 WAKES: Final = 50_000

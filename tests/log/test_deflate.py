@@ -48,9 +48,7 @@ def test_a_body_within_a_billed_kilobyte_is_not_deflated(size: int) -> None:
     assert encode_data(b"x" * size) == {"b": binary(b"x" * size)}
 
 
-def test_only_the_beginning_of_an_incompressible_body_is_deflated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_the_beginning_of_an_incompressible_body_is_deflated(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image or a video costs its writer a test of its beginning, not of all its bytes."""
     compress = Mock(wraps=fast_zlib().compress)
     monkeypatch.setattr(fast_zlib(), "compress", compress)

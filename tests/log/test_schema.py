@@ -279,9 +279,7 @@ def test_a_length_under_128_takes_one_byte(length: int, size: int) -> None:
 
 
 @given(batches() | tombstones())
-def test_batches_sort_by_start_and_a_tombstone_behind_its_closing_batch(
-    entry: Batch | Tombstone,
-) -> None:
+def test_batches_sort_by_start_and_a_tombstone_behind_its_closing_batch(entry: Batch | Tombstone) -> None:
     """A closing batch has no bytes, so its tombstone sorts between it and a batch one byte on."""
     assume(entry.start < MAX_OFFSET)  # Behind the last offset of all there is none.
     plain, behind = render_offset(entry.start), schema.just_behind(entry.start)

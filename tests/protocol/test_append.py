@@ -313,9 +313,7 @@ def test_a_producer_that_comes_back_is_carried_beside_the_others_and_a_new_one_i
         assert len(plan.after.producers) == carried
 
 
-def test_a_producer_pushed_out_and_back_in_a_group_keeps_its_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_producer_pushed_out_and_back_in_a_group_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has written the pushed-out state yet, so nobody can look it up: the plan itself knows."""
     monkeypatch.setattr(tail, "MOST_PRODUCERS", RECENT_PRODUCERS)
     crowd = [Append(BODY, claim=Claim(f"p{n}", 0, 0)) for n in range(RECENT_PRODUCERS + 2)]
@@ -336,9 +334,7 @@ ids = st.one_of(
 
 
 @given(st.lists(ids, max_size=60))
-def test_a_batch_carries_few_producers_and_pushes_out_the_longest_silent(
-    writers: list[str],
-) -> None:
+def test_a_batch_carries_few_producers_and_pushes_out_the_longest_silent(writers: list[str]) -> None:
     """It stays within its first kilobyte; the latest is carried whatever it takes. Those carried and those
     pushed out are together the latest state of each, once."""
     carried: tuple[ProducerState, ...] = ()

@@ -35,9 +35,7 @@ def test_a_read_of_what_is_final_is_kept(has_data: bool, closed: bool, from_now:
 
 
 @pytest.mark.parametrize("cache_control", [None, caching.NO_STORE, caching.SHARED, caching.EVENT_STREAM])
-def test_no_cache_shares_a_private_response_or_keeps_one_with_a_token(
-    cache_control: str | None,
-) -> None:
+def test_no_cache_shares_a_private_response_or_keeps_one_with_a_token(cache_control: str | None) -> None:
     decided = caching.decide_private(cache_control, token_in_query=False)
     assert "public" not in decided
     assert "private" in decided or "no-store" in decided

@@ -97,9 +97,7 @@ CASES = st.one_of(
 
 
 @given(CASES)
-def test_digests_are_equal_exactly_if_the_references_keys_are(
-    case: tuple[str | None, list[str]],
-) -> None:
+def test_digests_are_equal_exactly_if_the_references_keys_are(case: tuple[str | None, list[str]]) -> None:
     rule = make_key_rule(case[0])
     keys: dict[bytes, Any] = {}
     for text in case[1]:

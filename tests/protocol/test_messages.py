@@ -305,9 +305,7 @@ def at_a_depth_of_the_stack(depth: int, call: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("nest", NESTED.values(), ids=NESTED)
-def test_levels_and_faults_are_the_same_where_a_stack_is_in_use(
-    nest: Callable[[int], bytes],
-) -> None:
+def test_levels_and_faults_are_the_same_where_a_stack_is_in_use(nest: Callable[[int], bytes]) -> None:
     """msgspec alone raises RecursionError there, for any text of more than some 200 levels."""
     text = nest(MAX_DEPTH)
     lone = b'["\\ud83d",' + text + b', "\\"[,]" ]'

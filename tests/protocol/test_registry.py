@@ -15,16 +15,11 @@ CLOSED = LiveStream("chat/42", "text/plain", created_ms=1_000, closed_ms=1_500)
 ENDED = EndedStream("chat/42", since_ms=2_000, reason="deleted")
 #: By what was told last.
 TOLD = {
-    "nothing": None,
-    "an earlier stream": 4 * 500 + 1,
-    "an earlier stream, closed": 4 * 500 + 2,
-    "an earlier end": 4 * 600 + 3,
-    "that it replaces an earlier one": 4 * 1_000,
-    "its creation": 4 * 1_000 + 1,
-    "its closing": 4 * 1_000 + 2,
-    "its end": 4 * 2_000 + 3,
+    "nothing": None, "an earlier stream": 4 * 500 + 1, "an earlier stream, closed": 4 * 500 + 2,
+    "an earlier end": 4 * 600 + 3, "that it replaces an earlier one": 4 * 1_000,
+    "its creation": 4 * 1_000 + 1, "its closing": 4 * 1_000 + 2, "its end": 4 * 2_000 + 3,
     "a later stream": 4 * 3_000 + 1,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,7 @@ def test_a_process_that_ends_in_the_middle_of_a_write_closes_the_answer_behind_i
 
 
 @pytest.mark.parametrize(
-    ("behave", "failures", "error"),
-    [(says(b"first "), 1, ""), (never_ends, 9, "cut off: the server failed")],
+    ("behave", "failures", "error"), [(says(b"first "), 1, ""), (never_ends, 9, "cut off: the server failed")]
 )
 def test_an_answer_whose_write_has_an_unknown_outcome_is_closed_behind_it(
     storage: Storage, behave: Behaviour, failures: int, error: str

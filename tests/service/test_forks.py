@@ -73,9 +73,7 @@ def test_every_offset_of_a_fork_reads_on_across_its_lineage(world: support.World
         assert (reading.page.end, reading.page.up_to_date, reading.page.closed) == (8, True, False)
 
 
-def test_a_json_stream_is_forked_at_message_ends_and_sub_offsets_count_messages(
-    world: support.World,
-) -> None:
+def test_a_json_stream_is_forked_at_message_ends_and_sub_offsets_count_messages(world: support.World) -> None:
     """Two appends in one batch, as the group commit writes them, are still two appends."""
     process, source = world.process(), support.a_key()
     process.create(source, content_type=support.JSON)
@@ -347,9 +345,7 @@ def test_a_fork_that_took_hours_to_make_says_what_is_gone(world: support.World) 
     assert read(world.process().stores, fork, 3).data == b"twothree"
 
 
-def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_it_is_made(
-    world: support.World,
-) -> None:
+def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_it_is_made(world: support.World) -> None:
     """Also where the later one is at the same offset: the object of the earlier one goes an hour later."""
     process, source = support.filled(world, b"one", b"two")
     rival, fork = world.process(), support.a_key("fork")
@@ -368,9 +364,7 @@ def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_it_is_made(
 # --- a compacted source -----------------------------------------------------------------
 
 
-def test_a_fork_of_a_fork_does_not_begin_below_what_its_first_source_compacted(
-    world: support.World,
-) -> None:
+def test_a_fork_of_a_fork_does_not_begin_below_what_its_first_source_compacted(world: support.World) -> None:
     process, source = support.filled(world, b"1", b"2", b"3", content_type=support.JSON)
     move_compacted(process, source, 4)
     with pytest.raises(errors.ForkBelowCompacted, match=f"{4:016}"):
@@ -405,9 +399,7 @@ def test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made(
         assert load_head(rival.stores, fork).record.compacted == 4
 
 
-def test_a_compacted_fork_is_not_made_of_a_source_that_gets_a_snapshot(
-    world: support.World,
-) -> None:
+def test_a_compacted_fork_is_not_made_of_a_source_that_gets_a_snapshot(world: support.World) -> None:
     process, source = support.filled(world, b"1", b"2", content_type=support.JSON)
     rival, fork = world.process(), support.a_key("fork")
     insert_before_commit(process, lambda: publish(rival, source, 2))

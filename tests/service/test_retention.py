@@ -69,9 +69,7 @@ def test_only_the_end_of_a_message_that_is_there_is_taken() -> None:
 
 
 @pytest.mark.parametrize("during", [False, True])
-def test_a_stream_with_a_snapshot_is_not_trimmed_as_bootstrap_needs_the_rest(
-    during: bool,
-) -> None:
+def test_a_stream_with_a_snapshot_is_not_trimmed_as_bootstrap_needs_the_rest(during: bool) -> None:
     scene = a_scene(b"one", b"two")
     trimmer = scene.process()
     publish = partial(publish_snapshot, scene.process(), KEY, PublishRequest(3, BYTES, b"<one>"))

@@ -25,14 +25,9 @@ PURE = {"test_options.py", "test_churn.py", "test_forgetting.py"}
 PROPERTIES = {"test_forgetting.py"}
 #: What a newer PySpark can break: the data source, the sinks and the lake. The rest runs by the oldest alone.
 SOURCE = {
-    "test_batch_read.py",
-    "test_stream_read.py",
-    "test_http_reader.py",
-    "test_write.py",
-    "test_staged_write.py",
-    "test_lake.py",
-    "test_tour.py",
-}
+    "test_batch_read.py", "test_stream_read.py", "test_http_reader.py", "test_write.py",
+    "test_staged_write.py", "test_lake.py", "test_tour.py",
+}  # fmt: skip
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
 
 

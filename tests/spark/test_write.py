@@ -147,9 +147,7 @@ def test_a_streaming_query_writes_exactly_once(
         assert streams.values() == list(range((batch + 1) * 100))
 
 
-def test_a_streaming_sink_gets_arrow_batches_and_refuses_complete_output(
-    options: Options,
-) -> None:
+def test_a_streaming_sink_gets_arrow_batches_and_refuses_complete_output(options: Options) -> None:
     writer = TidemarkSource(options).streamWriter(SCHEMA, False)
     kinds = {kind.__name__ for kind in type(writer).__mro__}
     assert ("DataSourceStreamArrowWriter" in kinds) == (spark_version() >= (4, 1))

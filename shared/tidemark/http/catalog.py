@@ -161,8 +161,7 @@ class TimesModel(BaseModel):
     times_ms: Annotated[list[Milliseconds], Field(description="The time of the write.")]
     messages: Annotated[list[int], Field(description="Messages of the write; appends if it is not JSON.")]
     bytes: Annotated[
-        list[int],
-        Field(description="The bytes of the write. A JSON message counts 1 more, for its comma."),
+        list[int], Field(description="The bytes of the write. A JSON message counts 1 more, for its comma.")
     ]
     message_ends: Annotated[
         list[_Offset] | None, Field(description="The end of each message, if compaction removed others.")

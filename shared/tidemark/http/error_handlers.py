@@ -66,7 +66,7 @@ def answer_error(request: Request, error: Exception) -> Response:
     return error_response(request, error)
 
 
-def error_text(error: errors.ProtocolError, *, has_token: bool) -> str:
+def message_of(error: errors.ProtocolError, *, has_token: bool) -> str:
     return _WITH_TOKEN.get(error.message, error.message) if has_token else error.message
 
 
@@ -80,7 +80,7 @@ def note_fault(what: str, status: int, failure: BaseException) -> None:
 
 
 def error_response(request: Request, error: errors.ProtocolError) -> Response:
-    message, headers = error_text(error, has_token=HAS_TOKEN in request.scope), dict(error.headers)
+    message, headers = message_of(error, has_token=HAS_TOKEN in request.scope), dict(error.headers)
     if request.scope["path"].startswith(PROXY_ROOT):
         code = getattr(error, "code", _PROXY_CODES.get(error.status, "REQUEST_REFUSED"))
         code = "INVALID_SECRET" if code == "MISSING_SECRET" and HAS_TOKEN in request.scope else code

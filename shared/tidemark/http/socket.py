@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tidemark.http.error_handlers import INTERNAL, error_text, note_fault
+from tidemark.http.error_handlers import INTERNAL, message_of, note_fault
 from tidemark.http.requests import parse_stream_parameter
 from tidemark.log.records import StreamRecord, Waiter
 from tidemark.log.waiters import end_watches, put_watches
@@ -91,7 +91,7 @@ def failure_message(name: str, failure: BaseException, *, has_token: bool = Fals
     """The error message to the client in place of the tail. Counted like a response with this status."""
     status, message = 500, INTERNAL
     if isinstance(failure, ProtocolError):
-        status, message = failure.status, error_text(failure, has_token=has_token)
+        status, message = failure.status, message_of(failure, has_token=has_token)
     note_fault("a watch", status, failure)
     return error_message(name, status, message)
 

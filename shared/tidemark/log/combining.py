@@ -57,8 +57,8 @@ _LEADS: Final = 8
 _LEADS_OF_MUCH: Final = 2
 #: Overhead of a mail's item beside its append, in bytes.
 _MAIL_OVERHEAD_BYTES: Final = 100
-#: Seconds, least and most, for which a leader waits for senders of the last batch; `lot` picks the time.
-_LINGER_SECONDS: Final = (0.004, 0.012)
+#: Seconds for which a leader waits for the senders of the last batch.
+SENDERS_SECONDS: Final = 0.008
 #: A batch of more appends shows more writers than one stream can serve: a share of the appends is then
 #: refused before any write, and a larger share of a throttled writer's appends.
 _MOST_WRITERS: Final = 128
@@ -212,11 +212,6 @@ def waits_for_senders(view: BoxView, *, is_stored: bool) -> bool:
     """Whether a leader waits for the senders of the last batch. If bodies go to S3 first, senders return
     later, so waiting pays only when many writers compete."""
     return not is_stored or view.writers > SMALL_GROUP
-
-
-def linger_seconds(mail_id: str) -> float:
-    least, most = _LINGER_SECONDS
-    return least + (most - least) * fraction_of(mail_id)
 
 
 def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:

@@ -39,10 +39,7 @@ _log: Final = logging.getLogger("tidemark")
 
 
 async def carry_out(
-    calls: Calls,
-    request: UpstreamRequest,
-    entries: Sequence[rules.AllowEntry],
-    limits: CallLimits = _LIMITS,
+    calls: Calls, request: UpstreamRequest, entries: Sequence[rules.AllowEntry], limits: CallLimits = _LIMITS
 ) -> None:
     """The whole life of a call, by the one process that took it. Readers find every failure as the answer's
     error. If this task is cancelled, it still ends the answer: a write under way is never abandoned, because

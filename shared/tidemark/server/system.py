@@ -28,16 +28,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
 from tidemark.log.read import load_stream
 from tidemark.log.records import Batch, Pack
-from tidemark.log.schema import (
-    PK,
-    PLAIN_EPOCH,
-    SK,
-    ItemWrite,
-    Key,
-    decode_write,
-    make_key,
-    stream_key,
-)
+from tidemark.log.schema import PK, PLAIN_EPOCH, SK, ItemWrite, Key, decode_write, make_key, stream_key
 from tidemark.log.tails import RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
 from tidemark.protocol.stream_key import MAX_LIMIT

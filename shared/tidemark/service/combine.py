@@ -253,12 +253,9 @@ class _Combining:
             return False
         end = self._head.chain_end
         self._open = combining.open_mail(end, self._mail, self._found, self._stores.clock_ms())
-        lingers = combining.waits_for_senders(self._view, is_stored=self._own.messages.stored is not None)
-        if (
-            lingers
-            and not combining.is_complete(end, self._open)
-            and self._waited_seconds < combining.linger_seconds(self._id)
-        ):
+        waits = combining.waits_for_senders(self._view, is_stored=self._own.messages.stored is not None)
+        lingers = waits and self._waited_seconds < combining.SENDERS_SECONDS
+        if lingers and not combining.is_complete(end, self._open):
             return False
         self._ready += 1
         before = combining.rank(self._mail, end, self._open, self._view)

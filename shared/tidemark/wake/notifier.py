@@ -104,8 +104,7 @@ Failures = dict[str, Exception]
 
 
 def message_from_write(write: ItemWrite) -> WakeMessage | None:
-    """The wake message for a write, or None if it is not a new batch. Raises ValueError for another sort key
-    than a batch's."""
+    """The wake message for a new batch; None for other writes. Raises ValueError for an unknown sort key."""
     if write.event != "INSERT" or not is_log_pk(write.pk):
         return None
     return WakeMessage(write.pk, decode_batch_start(write.sk))

@@ -70,9 +70,8 @@ def is_by_function_url(request: Request) -> bool:
 
 
 def _restore(request: Request) -> None:
-    """Make the request the one that the edge received, with one path for both the route and the stream's
-    name. If the origin secret is not required, any client can send these headers, but no header moves the
-    request to another path."""
+    """Make the request the one that the edge received: one path for the route and the stream's name. If no
+    secret is required, any client can send these headers; none moves the request to another path."""
     scope = request.scope
     path = read_edge_path(scope["path"])
     scope.update({EDGE_HOST: header(request, HOST_HEADER), EDGE_PATH: path, "path": unquote(path)})

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tests.costs import page, prices
+from benchmarks import prices
+from tests.costs import page
 from tests.costs.bill import Bill
 from tests.costs.page import Operation, append_of, compute_dollars, gigabyte_seconds, measure, random_bytes
 from tests.infra.test_template import FUNCTIONS, ROUTES, TEMPLATE
@@ -44,7 +45,7 @@ STARTS: Final = 10
 WEBHOOK_SECONDS, CALL_SECONDS = 0.050, 0.005
 GBIT_GB_A_DAY: Final = 86_400 / 8
 
-REFUSAL: Final = Operation("Refusal", lambda process, key: None, received=36)
+REFUSAL: Final = Operation("Refusal", lambda *_: None, received=36)
 LARGE: Final = append_of(random_bytes(INLINE_BYTES), "Append, 64 KB")
 LARGEST: Final = append_of(random_bytes(MAX_BODY_BYTES), "Append, 4 MB")
 

@@ -31,16 +31,15 @@ class MotoServices(LocalServices):
 
         backend, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
-        def lambda_backend(request: dict[str, Any], respond: Any) -> Iterable[bytes]:
+        def one_at_a_time(request: dict[str, Any], respond: Any) -> Iterable[bytes]:
             if request.get("HTTP_X_AMZ_TARGET") == "AmazonSQS.ReceiveMessage":
-                return backend(request, respond)
+                at_once: Iterable[bytes] = backend(request, respond)
+                return at_once
             with lock:
                 return list(backend(request, respond))
 
         port = free_port()
-        self._server = make_server(
-            "127.0.0.1", port, lambda_backend, threaded=True, request_handler=KeepAlive
-        )
+        self._server = make_server("127.0.0.1", port, one_at_a_time, threaded=True, request_handler=KeepAlive)
         threading.Thread(target=self._server.serve_forever, name="moto", daemon=True).start()
         self.environment = environment_for(dict.fromkeys(ALL, f"http://127.0.0.1:{port}"), os.environ)
 
