@@ -66,7 +66,6 @@ class Browser:
 @contextmanager
 def browser() -> Iterator[Browser]:
     assert CHROMIUM is not None, "chromium is not installed (Debian: chromium)"
-    # A browser that is killed may still be writing there.
     with tempfile.TemporaryDirectory(prefix="tidemark-browser-", ignore_cleanup_errors=True) as name:
         profile = Path(name, "profile")
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]

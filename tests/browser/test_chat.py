@@ -113,8 +113,7 @@ def click(tab: Tab, label: str) -> None:
 def whole(tab: Tab, answers: int = 1) -> None:
     """The answer is there, and stays the same when the page is loaded again."""
     until(lambda: shown(tab) == ANSWER)
-    click_ready = "[...document.querySelectorAll('button')].some((each) => each.textContent === 'Send')"
-    until(lambda: tab.value(click_ready))
+    until(lambda: tab.value("document.querySelector('form').innerText.includes('Send')"))
     tab.reload()
     until(lambda: shown(tab) == ANSWER)
     assert tab.value("document.querySelectorAll('article.assistant').length") == answers
