@@ -386,7 +386,7 @@ a change is queued behind the commit of what was changed
         => self.database.then(lambda: self.changes.send([json.dumps(record)]))
 a change is done before it is handed on
     server.system:ChangeFollower.work caught by server/test_system.py
-    records: list[dict[str, Any]] = [ => self._changes.done(taken); records: list[dict[str, Any]] = [
+    writes = [ => self._changes.done(taken); writes = [
 a delivery is done before its notice is handled
     server.system:Deliveries._handle caught by server/test_system.py
     self._notices.done([message]) => pass
@@ -472,7 +472,7 @@ a header that is no text makes a function fail
     http.lambda_adapter:HttpApi.scope caught by lambdas/test_odd_headers.py
     str(value).encode(errors='replace') => str(value).encode()
 the notifier's trigger is not told which records failed
-    functions.notifier.app:handler.failure_of caught by wake/test_notifier.py
+    functions.notifier.app:handler caught by wake/test_notifier.py
     failures.get(message.log_pk) if message else None => None
 the janitor goes on when its time is over
     functions.janitor.app:handler.has_time_left caught by lambdas/test_janitor.py
