@@ -194,6 +194,7 @@ async def test_no_large_body_is_left_to_the_garbage_collector(
         await awaited(producer.flush())
 
     epochs, client = count(), client_of(kind, transport)
+    until(lambda: not threads_named("tidemark-producer"))  # Those of the test before hold its producers.
     with uncollected() as owners:
         for _ in range(10):
             with suppress(error) if error else nullcontext():
