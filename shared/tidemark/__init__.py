@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from tidemark.protocol import __version__ as __version__
 
 if TYPE_CHECKING:
     from tidemark.client import *  # noqa: F403

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tidemark import __version__
 from tidemark.client.batches import Batches
 from tidemark.client.core import Default, Protocol
 from tidemark.client.exchange import Lost, Request, Retry
+from tidemark.protocol import __version__
 
 #: A value, or a function called for each request: a token that expires, the id of a trace.
 Value: TypeAlias = str | Callable[[], str]
