@@ -45,8 +45,7 @@ async def compress(respond: Respond, request: Request) -> Response:
     )
     wants_gzip = request.method == "GET" and accepts_gzip(request)
     if wants_gzip and not as_it_is and len(body := response.body) >= MIN_BYTES:
-        is_large = len(body) >= _THREAD_BYTES
-        response.body = await asyncio.to_thread(_gzip, body) if is_large else _gzip(body)
+        response.body = await asyncio.to_thread(_gzip, body) if len(body) >= _THREAD_BYTES else _gzip(body)
         headers["Content-Encoding"], headers["Content-Length"] = "gzip", str(len(response.body))
     tag = headers.get("ETag", "")
     if tag.startswith('"') and "Content-Encoding" in headers:

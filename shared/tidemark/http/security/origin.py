@@ -105,9 +105,8 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def own_pages_only(settings: Settings) -> Sequence[Guard]:
     """The guard, unless the server has keys, or `ALLOW_ANONYMOUS=true` opens it."""
-    authorization = settings.authorization
-    is_open_server = not authorization.is_on and not authorization.allow_anonymous
-    return [OpenServer(settings)] if is_open_server else []
+    keys = settings.authorization
+    return [] if keys.is_on or keys.allow_anonymous else [OpenServer(settings)]
 
 
 class OpenServer:
