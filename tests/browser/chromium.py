@@ -126,23 +126,28 @@ class Page:
 @contextmanager
 def opened(page: str, task: object) -> Iterator[Page]:
     """Shows the page `page` of `FILES`, which finds `task` in its address."""
-    assert CHROMIUM is not None, "chromium is not installed (Debian: chromium)"
     server = PageServer()
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with started(server.address(page, task)) as (process, directory):
+            yield Page(process, directory / "log", server.reports)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A browser and its folder, with `profile` and `log`."""
+    assert CHROMIUM is not None, "chromium is not installed (Debian: chromium)"
     # A browser that is killed may still be writing there.
     with tempfile.TemporaryDirectory(prefix="tidemark-browser-", ignore_cleanup_errors=True) as name:
-        process = _start(CHROMIUM, Path(name), server.address(page, task))
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={name}/profile", *arguments]
+        with Path(name, "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            yield Page(process, Path(name, "log"), server.reports)
+            yield process, Path(name)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            server.shutdown()
-            server.server_close()
-
-
-def _start(chromium: str, directory: Path, address: str) -> subprocess.Popen[bytes]:
-    command = [chromium, *FLAGS, f"--user-data-dir={directory / 'profile'}", address]
-    with (directory / "log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

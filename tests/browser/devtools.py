@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from tests.browser.chromium import CHROMIUM, FLAGS
+from tests.browser.chromium import started
 from tests.waiting import until
 
 
@@ -65,18 +60,8 @@ class Browser:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    assert CHROMIUM is not None, "chromium is not installed (Debian: chromium)"
-    with tempfile.TemporaryDirectory(prefix="tidemark-browser-", ignore_cleanup_errors=True) as name:
-        profile = Path(name, "profile")
-        command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
-        with Path(name, "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        try:
-            port = profile / "DevToolsActivePort"
-            until(lambda: port.exists() and port.read_text().count("\n") == 1)
-            number, path = port.read_text().split()
-            yield Browser(f"127.0.0.1:{number}", path)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with started("--remote-debugging-port=0", "about:blank") as (_, directory):
+        port = directory / "profile" / "DevToolsActivePort"
+        until(lambda: port.exists() and port.read_text().count("\n") == 1)
+        number, path = port.read_text().split()
+        yield Browser(f"127.0.0.1:{number}", path)
