@@ -28,6 +28,9 @@ async function patient(url, options) {
   }
 }
 
+/** The messages of a stream so far. */
+const readAll = async (url) => (await stream({ url, headers, offset: "-1", live: false, json: true })).json()
+
 export async function createChat(chatId) {
   const made = await patient(chatUrl(chatId), { method: "PUT", headers: json })
   if (!made.ok) throw new Error(await made.text())
@@ -39,8 +42,7 @@ export async function readChat(chatId) {
   const url = chatUrl(chatId)
   const head = await patient(url, { method: "HEAD", headers })
   if (head.status === 404) return { messages: [], answer: null, etag: "" }
-  const entries = await (await stream({ url, headers, offset: "-1", live: false, json: true })).json()
-  return { ...fold(entries), etag: head.headers.get("etag") }
+  return { ...fold(await readAll(url)), etag: head.headers.get("etag") }
 }
 
 /** Append entries to a chat in one piece. With `etag`, return false if another entry was first. */
@@ -79,7 +81,7 @@ export async function writeAnswer(url, chunks) {
 
 /** Compose the message of an answer from its chunks, and append the message to the chat. */
 async function saveMessage(url) {
-  const chunks = await (await stream({ url, headers, offset: "-1", live: false, json: true })).json()
+  const chunks = await readAll(url)
   let message
   for await (message of readUIMessageStream({ stream: ReadableStream.from(chunks), onError: () => {} })) continue
   await append(chatOf(url), [{ message: message ?? { id: crypto.randomUUID(), role: "assistant", parts: [], metadata: { end: "cut" } } }])

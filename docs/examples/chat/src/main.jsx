@@ -27,13 +27,13 @@ async function readBack(url, { before, cursor }) {
   if (!page.ok) throw new Error(await page.text())
   const [start, next] = ["Stream-Start-Offset", "Stream-Next-Offset"].map((name) => page.headers.get(name))
   const entries = await page.json()
-  return { entries, before: start, cursor: page.headers.get("Stream-Cursor"), next, more: entries.length === PAGE }
+  return { ...fold(entries), before: start, cursor: page.headers.get("Stream-Cursor"), next, more: entries.length === PAGE }
 }
 
-/** A chat from the entries of `first` on. Calls `lost` when a connection is cut: the page then begins again, as after a reload. */
+/** A chat from the page `first` on. Calls `lost` when a connection is cut: the page then begins again, as after a reload. */
 function Chat({ url, first, lost }) {
   const { messages, setMessages, sendMessage, regenerate, resumeStream, status, error } = useChat({
-    id, transport, messages: fold(first.entries).messages, resume: fold(first.entries).answer !== null,
+    id, transport, messages: first.messages, resume: first.answer !== null,
   })
   const isBusy = status === "submitted" || status === "streaming"
   const [news, setNews] = useState([])
@@ -69,7 +69,7 @@ function Chat({ url, first, lost }) {
     older.current = await readBack(url, older.current)
     setMessages((shown) => {
       const known = new Set(shown.map((message) => message.id))
-      return [...fold(older.current.entries).messages.filter((message) => !known.has(message.id)), ...shown]
+      return [...older.current.messages.filter((message) => !known.has(message.id)), ...shown]
     })
   }
   useLayoutEffect(() => {
