@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.spark.archives import forget_archives
+from tidemark.cold_start import forget_archives
 
 SPARKS = ("pyspark.zip", "py4j-0.10.9.9-src.zip", "spark-core_2.13-4.0.5.jar")
 

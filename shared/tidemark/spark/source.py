@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidemark.spark.archives import forget_archives
+from tidemark.cold_start import forget_archives
 from tidemark.spark.options.read import (
     COLUMNS,
     NO_TIMES,
@@ -24,8 +24,7 @@ from tidemark.spark.options.read import (
     parse_read_options,
     render_schema,
 )
-from tidemark.spark.queries.batch import BatchReader
-from tidemark.spark.queries.streaming import StreamReader
+from tidemark.spark.queries.readers import BatchReader, StreamReader
 
 
 def spark_version() -> tuple[int, int]:

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tidemark.spark.progress import Offset, decode_offset, encode_offset, everything_until, not_before
 from tidemark.spark.queries import within_limit
-from tidemark.spark.queries.streaming import StreamReaderBase
+from tidemark.spark.queries.readers import StreamReaderBase
 
 
 class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):

@@ -21,8 +21,8 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from tidemark.cold_start import forget_archives
 from tidemark.protocol.messages import ContentType
-from tidemark.spark.archives import forget_archives
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.write import STAGED, WriteOptions, parse_write_options
 from tidemark.spark.staging import connect_staging

@@ -1,20 +1,73 @@
-"""The streaming read: decides the end of each batch and plans its partitions. On Spark 4.0 and 4.1 the source
-alone limits a batch.
-"""
+"""The readers of a batch read, whose positions are pinned when the read is planned, and of a streaming read,
+which decides the end of each batch. On Spark 4.0 and 4.1 the source alone limits a batch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from tidemark.cold_start import forget_archives
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import Earliest, ReadOptions
 from tidemark.spark.progress import Look, Offset, Positions, decode_offset, encode_offset
-from tidemark.spark.queries import Driver, pack, plan_partitions, within_limit
-from tidemark.spark.queries.batch import PackedPartition, PartitionReader
-from tidemark.spark.readers.port import is_past
+from tidemark.spark.queries import (
+    Driver,
+    load_heads,
+    pack,
+    pin_positions,
+    plan_partitions,
+    require_all,
+    within_limit,
+)
+from tidemark.spark.readers import connect
+from tidemark.spark.readers.port import Reader, StreamPartition, is_past
+
+
+@dataclass(frozen=True)
+class PackedPartition(InputPartition):
+    """The partitions of one task."""
+
+    parts: tuple[StreamPartition, ...]
+
+
+class PartitionReader:
+    """The part of a reader that Spark sends to every task, so it has options but no connection."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the rows of a pack's streams. Rows of small streams share Arrow batches."""
+        forget_archives()
+        assert isinstance(partition, PackedPartition), "planned by this source"
+        from tidemark.spark.readers.columns import join_batches
+
+        reader = connect(self._options.connection)
+        return join_batches(reader.read_all(partition.parts, self._options.columns))
+
+
+class BatchReader(PartitionReader, DataSourceReader):
+    def partitions(self) -> list[InputPartition]:
+        reader = connect(self._options.connection)
+        starts, ends = _bounds(self._options, reader)
+        planned = plan_partitions(self._options, reader, starts, ends)
+        packs = [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]
+        # For an empty list Spark would pass None as a partition.
+        return packs or [PackedPartition(())]
+
+
+def _bounds(options: ReadOptions, reader: Reader) -> tuple[Positions, Positions]:
+    """Return the positions at which the read begins and ends in each stream."""
+    if options.between is None:
+        heads = load_heads(options, reader)
+        require_all(options, reader, heads)
+        return pin_positions(options, reader, heads)
+    starts, ends = (decode_offset(offset).positions for offset in options.between)
+    return starts, {name: end for name, end in ends.items() if options.subscribes(name)}
 
 
 class StreamReaderBase(PartitionReader, DataSourceStreamReader):
