@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
 from benchmarks import prices
 from tests.costs.bill import Bill, open_bill
-from tests.support import Process, World, a_key
+from tests.support import HOUR_MS, Process, World, a_key
 from tests.wake.support import Sockets, make_queues
 from tidemark.http.backend import lambda_backend
 from tidemark.http.socket import SocketEvents
@@ -26,6 +26,7 @@ from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.outbound.request import RequestBody
 from tidemark.protocol.errors import BucketExists
+from tidemark.protocol.offset import NOW
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.proxy.calls import ANSWERS, CALLS, Calls, UpstreamRequest, answer_key
 from tidemark.service.append import AppendRequest
@@ -33,6 +34,7 @@ from tidemark.service.buckets import create_bucket
 from tidemark.service.catalog import list_streams
 from tidemark.service.load import load_head
 from tidemark.service.read import read
+from tidemark.service.start_point import LastMessages, find_start, read_back
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.pending import remind
 from tidemark.wake.notifier import Notifier, sweep_queues
@@ -113,6 +115,19 @@ OPERATIONS: Final = (
     append_of(random_bytes(300), "Append, 300 bytes, the first of a process", warm=False),
     Operation("Metadata (HEAD)", lambda process, key: load_head(process.stores, key)),
     READ_AT_TAIL,
+    Operation(
+        "Read backwards, 50 messages of 240 bytes",
+        lambda process, key: read_back(process.stores, key, NOW, 50),
+        (json_event(240),) * 1000,
+        warm=False,
+        received=50 * 240,
+    ),
+    Operation(
+        "Start point (`/v1/start`) of these",
+        lambda process, key: find_start(process.stores, key, LastMessages(50)),
+        (json_event(240),) * 1000,
+        warm=False,
+    ),
     Operation(
         "List, a page of 100 streams",
         lambda process, key: list_streams(process.stores, key.bucket, ListingRequest(key.stream_id)),
@@ -339,30 +354,76 @@ def measure_call(world: World) -> Bill:
     return bill
 
 
-def conversation_rows(world: World, appends: int = TOKENS) -> Iterator[str]:
-    """Dollars of a thousand: with CloudFront in front, by the API's own URL, and with the write function's
-    for appends. A look for the waiters is in the price of an append; a message to a socket is in none."""
-    tokens, reads = (price(each, measure(world, each)) for each in (TOKEN, READ_AT_TAIL))
-    news, watches = measure_news(world), measure_watches(world, 1)
-    posting = news.storage_dollars - prices.READ_UNIT + prices.POSTING_SECONDS * gigabyte_seconds()
-    watch = 2 * prices.SOCKET_MESSAGE + (watches.storage_dollars / WATCHES) + compute_dollars(WATCH_SECONDS)
-    by_socket = appends * (posting + READERS * prices.SOCKET_MESSAGE) + READERS * (
-        watch + prices.SOCKET_MINUTE
-    )
-    wake = 2 * prices.SQS_CALL + prices.READ_UNIT
-    by_events = READERS * (prices.WRITE_UNIT + appends * wake)
-    # Behind CloudFront readers wait in the live function, by the API's URL in the read function.
-    live, read = (
-        READERS * CONVERSATION_SECONDS * gigabyte_seconds(memory)
-        for memory in (prices.LIVE_GB, prices.MEMORY_GB)
-    )
-    for title, waiting, requests in (
-        ("[sockets](reference/socket.md)", [by_socket] * 3, 1),
-        ("event streams", [by_events + live, by_events + read, by_events + live], 1),
-        ("long-polls", [by_events + live, by_events + read, by_events + live], appends),
-    ):
+def measure_packing(world: World) -> Bill:
+    """Packing of a closed answer, and the removal of its batches."""
+    process, key = world.process(), a_key(NAME)
+    process.create(key)
+    for number in range(TOKENS):
+        process.append(key, json_event(240, number), close=number == TOKENS - 1)
+    bill = open_bill(process)
+    for _ in range(3):
+        world.clock.advance(2 * HOUR_MS)
+        sweep(process.stores)
+    assert bill.calls["PutObject"] == 1
+    assert bill.write_units > TOKENS
+    bill.read_units = 0  # Of the queue: in the month without requests.
+    return bill
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """Dollars of a thousand, each with this number of appends, and of wake-ups of each reader."""
+
+    world: World
+    appends: int = TOKENS
+    wakes: int = TOKENS
+
+    def row(self, title: str, later: str, url: Literal["Url", "ApiUrl", "WriterUrl"], more: float = 0) -> str:
+        """A look for the waiters is in the price of an append; a message to a socket is in none."""
+        at = ("Url", "ApiUrl", "WriterUrl").index(url)
+        ways = [way()[at] + more for way in (self.by_sockets, self.by_events, self.by_long_polls)]
+        proxy = f"{self.by_proxy() + more:.2f}" if url == "Url" else ""
+        return f"| {title} | {later} | {' | '.join(f'{way:.2f}' for way in ways)} | {proxy} |"
+
+    def quiet_and_packed(self) -> float:
+        """More, where each append has an invocation of the notifier, and its batch is packed and removed."""
+        alone = self.appends * (1 - 1 / prices.RECORDS_AN_INVOCATION) * notifier_dollars()
+        return (alone + measure_packing(self.world).storage_dollars) / 1000
+
+    def by_sockets(self) -> tuple[float, float, float]:
+        news, watches = measure_news(self.world), measure_watches(self.world, 1)
+        posting = news.storage_dollars - prices.READ_UNIT + prices.POSTING_SECONDS * gigabyte_seconds()
+        watch = 2 * prices.SOCKET_MESSAGE + watches.storage_dollars / WATCHES + compute_dollars(WATCH_SECONDS)
+        told = self.wakes * (posting + READERS * prices.SOCKET_MESSAGE)
+        return self._by(1, [told + READERS * (watch + prices.SOCKET_MINUTE)] * 3)
+
+    def by_events(self, requests: int = 1) -> tuple[float, float, float]:
+        """Behind CloudFront readers wait in the live function, by the API's URL in the read function."""
+        live, read = self._waiting(prices.LIVE_GB), self._waiting(prices.MEMORY_GB)
+        return self._by(requests, [live, read, live])
+
+    def by_long_polls(self) -> tuple[float, float, float]:
+        return self.by_events(self.wakes)
+
+    def by_proxy(self) -> float:
+        """Two functions wait for the model's first token, and one pipes what follows."""
+        (storage, *_, waking, _, _), _ = price(TOKEN, measure(self.world, TOKEN))
+        seconds = CONVERSATION_SECONDS + 2 * prices.FIRST_TOKEN_SECONDS
+        call = edge_request() + prices.HTTP_API + 2 * prices.LAMBDA_REQUEST
+        call += measure_call(self.world).storage_dollars + seconds * gigabyte_seconds(prices.PROXY_GB)
+        reads = READERS * sum(price(READ_AT_TAIL, measure(self.world, READ_AT_TAIL))[0])
+        piped = call + self.appends * (storage + waking) + reads + self._waiting(prices.LIVE_GB)
+        return piped / 1000
+
+    def _waiting(self, memory: float) -> float:
+        wake = 2 * prices.SQS_CALL + prices.READ_UNIT
+        function = CONVERSATION_SECONDS * gigabyte_seconds(memory)
+        return READERS * (prices.WRITE_UNIT + self.wakes * wake + function)
+
+    def _by(self, requests: int, waiting: list[float]) -> tuple[float, float, float]:
+        tokens, reads = (price(each, measure(self.world, each)) for each in (TOKEN, READ_AT_TAIL))
         edge, direct, writers = (
-            (appends * token + READERS * requests * request + waits) / 1000
+            (self.appends * token + READERS * requests * request + waits) / 1000
             for waits, token, request in zip(
                 waiting,
                 (sum(tokens[0]), tokens[1], tokens[1] - prices.HTTP_API),
@@ -370,16 +431,27 @@ def conversation_rows(world: World, appends: int = TOKENS) -> Iterator[str]:
                 strict=True,
             )
         )
-        prices_of = f"**{edge:.2f}** | {direct:.2f} | {writers:.2f}"
-        yield f"| A thousand conversations, read by {title} | {prices_of} | |"
-    # Two functions wait for the model's first token, and one pipes what follows.
-    seconds = CONVERSATION_SECONDS + prices.FIRST_TOKEN_SECONDS
-    call = edge_request() + prices.HTTP_API + 2 * prices.LAMBDA_REQUEST + measure_call(world).storage_dollars
-    call += (seconds + prices.FIRST_TOKEN_SECONDS) * gigabyte_seconds(prices.PROXY_GB)
-    batches = appends * (tokens[0][0] + tokens[0][3])
-    piped = (call + batches + by_events + live + READERS * sum(reads[0])) / 1000
-    title = "by the [durable proxy](guides/durable-proxy.md) and event streams"
-    yield f"| A thousand conversations {title} | **{piped:.2f}** | | | |"
+        return edge, direct, writers
+
+
+#: Appends of a writer with `linger_seconds=0.5`, and wake-ups with `NotifierSeconds=1`.
+LINGERING: Final = 2 * CONVERSATION_SECONDS
+WINDOWS: Final = CONVERSATION_SECONDS
+
+
+def conversation_rows(world: World) -> Iterator[str]:
+    plain, linger = Conversations(world), Conversations(world, LINGERING, LINGERING)
+    window, both = Conversations(world, wakes=WINDOWS), Conversations(world, LINGERING, WINDOWS)
+    yield Conversations(world, 500, 500).row("an append for each of 500 tokens", "", "Url")
+    yield plain.row("in a quiet stack, packed later", "", "Url", plain.quiet_and_packed())
+    yield plain.row("**as deployed**", "", "Url")
+    yield plain.row("the API's own URL", "", "ApiUrl")
+    yield plain.row("`WriterUrl`", "", "WriterUrl")
+    yield window.row("`NotifierSeconds=1`", "1", "Url")
+    yield linger.row("`linger`", "0.5", "Url")
+    yield linger.row("`linger`, `WriterUrl`", "0.5", "WriterUrl")
+    yield both.row("`linger`, `NotifierSeconds=1`", "1.5", "Url")
+    yield both.row("all three", "1.5", "WriterUrl")
 
 
 # --- rows ----------------------------------------------------------------------------------------

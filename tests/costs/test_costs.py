@@ -26,10 +26,13 @@ PAGE = (ROOT / "docs" / "costs.md").read_text()
 def test_the_page_has_the_rows_of_what_is_measured(world: World) -> None:
     """Where one is missing, this prints it as it is to be."""
     assert [row for row in page.rows(world) if row not in PAGE] == []
-    [piped] = [row.split("**")[1] for row in page.conversation_rows(world) if "durable proxy" in row]
-    assert f"two readers are ${piped} a thousand" in (ROOT / "docs/guides/durable-proxy.md").read_text()
-    few, many = (next(page.conversation_rows(world, appends)).split("**")[1] for appends in (60, 500))
-    assert f"are 60 and the first row is ${few}; with one for each of 500 tokens it is ${many}." in PAGE
+    guides = {name: (ROOT / f"docs/guides/{name}.md").read_text() for name in ("durable-proxy", "llm-tokens")}
+    assert (
+        f"two readers are ${page.Conversations(world).by_proxy():.2f} a thousand" in guides["durable-proxy"]
+    )
+    few, some, many = (page.Conversations(world, count, count).by_sockets()[0] for count in (60, 150, 500))
+    assert f"[${few:.2f} in place of ${many:.2f}]" in guides["llm-tokens"]
+    assert f"(with 0.2 s: ${some:.2f})" in guides["llm-tokens"]
 
 
 def test_most_of_a_waiting_sockets_price_are_pings() -> None:

@@ -15,7 +15,7 @@ from tidemark.protocol.errors import ProxyError
 LIST = proxy.parse_allowed(
     "https://api.openai.com/v1/* name=openai key=env:OPENAI, *.example.com/api/** , http://localhost:*/**,"
     "https://exact.test:8443/one header=x-api-key, api-*.models.test, https://[2606:4700::1]:443/*,"
-    "https://keyed.test/* key=env:K"
+    "https://keyed.test/* key=env:K linger=0.5"
 )
 
 
@@ -78,6 +78,10 @@ def test_no_text_does_worse_than_being_refused(text: str) -> None:
             assert proxy.parse_upstream_url(url).host.isascii()
 
 
+def test_an_entry_may_have_its_own_linger() -> None:
+    assert [entry.linger for entry in LIST] == [None] * 6 + [0.5]
+
+
 def test_only_an_entry_with_host_and_port_may_lead_to_a_private_network() -> None:
     assert [entry.name for entry in LIST if entry.is_exact] == ["localhost", "exact.test", "2606:4700::1"]
 
@@ -94,6 +98,7 @@ def test_only_an_entry_with_host_and_port_may_lead_to_a_private_network() -> Non
         ("a.test key=env:K", "https://"),
         ("a.test name=", "name="),
         ("a.test header=x:y", "header="),
+        *((each, "linger=") for each in ("a.test linger=6", "a.test linger=", "a.test linger=0.5s")),
         ("a.test name=a name=b", "once"),
         # Patterns that match no URL.
         *((each, "no user") for each in ("u@a.test", "https://u@a.test/*", "a..test", ".a.test", "a.test.")),

@@ -9,6 +9,7 @@ import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 
 import httpcore
@@ -21,6 +22,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 from tidemark.http import limits
 from tidemark.http import proxy as endpoint
 from tidemark.outbound import connection
+from tidemark.protocol import proxy as rules
 from tidemark.protocol.errors import StorageUnavailable
 from tidemark.proxy import calls, pipe, upstream
 from tidemark.proxy.upstream import CallLimits
@@ -68,8 +70,10 @@ def test_an_answer_without_a_content_type_is_bytes(client: Client) -> None:
 def test_an_answer_that_comes_in_drips_is_written_before_it_ends(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch is due some time after its first byte, not after its last one."""
-    monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=CallLimits(linger=1.0)))
+    """A batch is due some time after its first byte, not after its last one: the time of the entry."""
+    find = rules.allowing_entry
+    monkeypatch.setattr(rules, "allowing_entry", lambda *given: replace(find(*given), linger=1.0))
+    monkeypatch.setattr(pipe, "carry_out", partial(pipe.carry_out, limits=CallLimits(linger=600.0)))
     client.upstream.behave = drips
     location = client.ask().headers["Location"]
     assert client.http.get(f"{location}&offset=-1&live=long-poll").content.startswith(b".")

@@ -78,6 +78,8 @@ class AllowEntry:
     is_exact: bool
     header: str = AUTHORIZATION
     secret: str = field(default="", repr=False)
+    #: Seconds for which a part of an answer waits for the next part; None: the server's own.
+    linger: float | None = None
 
     def allows(self, url: Url) -> bool:
         path = url.target.partition("?")[0]
@@ -89,22 +91,25 @@ _PATTERN: Final = re.compile(
 )
 _EXPECTED: Final = (
     "[scheme://]host[:port][/path] of a URL (no user, no query, a port up to 65535, in the path no * but at "
-    "its end), and name=, key=, header= once each"
+    "its end), and name=, key=, header=, linger= once each"
 )
 #: The options of an entry, and the description of their values in errors.
-_OPTION: Final = re.compile(r"name=.+|key=(env|file|ssm):.+|header=[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_OPTION: Final = re.compile(
+    r"name=.+|key=(env|file|ssm):.+|header=[\w!#$%&'*+.^`|~-]+|linger=[0-5](\.[0-9]+)?", re.ASCII
+)
 _VALUES: Final = {
     "name": "a name after name=",
     "key": "env:NAME, file:/path or ssm:/name after key=",
     "header": "the name of a header after header=",
+    "linger": "seconds below 6 after linger=",
 }
 
 
 def parse_allowed(text: str) -> tuple[AllowEntry, ...]:
-    """Parse the entries, separated by commas: each is a pattern with options `name=`, `key=`, `header=`. A
-    pattern is `[scheme://]host[:port][/path]`. A leading `*.` matches all subdomains, another `*` in the host
-    any text, and `/*` or `/**` at the end everything below. A missing part matches anything, but an entry
-    with a key needs a scheme, whose default port then applies.
+    """Parse the entries, separated by commas: each is a pattern with options (`_VALUES`). A pattern is
+    `[scheme://]host[:port][/path]`. A leading `*.` matches all subdomains, another `*` in the host any text,
+    and `/*` or `/**` at the end everything below. A missing part matches anything, but an entry with a key
+    needs a scheme, whose default port then applies.
 
     Raises ValueError, also for an entry that no URL can match.
     """
@@ -131,6 +136,7 @@ def _parse_entry(pattern: str, *options: str) -> AllowEntry:
         is_exact="*" not in text and found[3] is not None,
         header=given.get("header", AUTHORIZATION),
         secret=given.get("key", ""),
+        linger=float(given["linger"]) if "linger" in given else None,
     )
     example = f"{scheme or 'https'}://{host.replace('*', 'x')}:{port.replace('*', '') or 1}{below}"
     with suppress(ProxyError):

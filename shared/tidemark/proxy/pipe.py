@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -121,6 +121,8 @@ class _Piping:
         try:
             url = rules.parse_upstream_url(request.url)
             entry = rules.allowing_entry(entries, url)
+            if entry.linger is not None:
+                self._limits = replace(self._limits, linger=entry.linger)
             key = await find_key(entry.secret) if entry.secret else ""
             headers = rules.with_key(request.headers, entry, key)
             async with call_upstream(url, request, headers, entry, limits=self._limits) as answer:
