@@ -510,6 +510,20 @@ test("a connection by which nothing comes is asked after a minute, and opened an
   assert.equal((await reader).status, 204)
 })
 
+test("a page that pays by the ping may ask every eight minutes, and at once when it is online again", async () => {
+  socketFetch = makeSocketFetch({ fetch: server, quietSeconds: 480 })
+  const { socket } = await guarded()
+  await idle(479)
+  assert.equal(socket.sent.length, 1)
+  await idle(5)
+  assert.deepEqual(socket.sent.slice(1), [PING])
+  socket.onmessage({ data: "[]" })
+  listeners.online()
+  assert.deepEqual(socket.sent.slice(1), [PING, PING])
+  await pass(5000)
+  assert.equal(socket.readyState, 3)
+})
+
 test("a hidden page asks every eight minutes alone, and at once when it is shown", async () => {
   const { socket } = await guarded()
   globalThis.document = { hidden: true }

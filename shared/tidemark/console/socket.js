@@ -6,8 +6,8 @@ const TRIES = 3 // After so many failures in a row requests wait, until a later 
 const ANSWER_MS = 15_000
 const WATCH_MS = 30_000 // API Gateway waits for 29 s.
 const KEEP_ALIVE_MS = 480_000
-const QUIET_MS = 60_000 // After so much silence the server is asked whether it is there,
-const PONG_MS = 10_000 // and has so long to answer.
+const QUIET_SECONDS = 60 // Silence after which a ping asks whether the server is there.
+const PONG_MS = 10_000 // The time for the answer.
 const LOOK_MS = 5000 // A timer stands still while the machine sleeps, and is late then.
 const NONE_MS = 60_000 // A server without a socket is asked again after this.
 const IDLE_MS = 1000 // Readers come back at once,
@@ -40,8 +40,9 @@ function unlessAborted(signal, promise) {
 class Socket {
   watches = new Map() // By path: { token, tail, told, … }
 
-  constructor(url) {
+  constructor(url, quietSeconds) {
     this.url = url
+    this.quietMs = quietSeconds * 1000
     this.name = `tidemark-silent ${url}`
     this.failures = silent()[this.name] ? TRIES : 0
     for (const name of ["visibilitychange", "online"]) globalThis.addEventListener?.(name, () => this.look(true))
@@ -107,7 +108,7 @@ class Socket {
     this.lookedAt = now
     if (isBack && !isHidden && this.retry) return this.again()
     if (this.ws?.readyState !== WebSocket.OPEN) return
-    const isQuiet = now - this.heardAt >= QUIET_MS && !this.pong
+    const isQuiet = now - this.heardAt >= this.quietMs && !this.pong
     const isDoubted = this.answersPings && !isHidden && (isBack || isQuiet)
     if (!isDoubted && now - this.pingedAt < KEEP_ALIVE_MS) return
     this.failures = 0
@@ -280,7 +281,7 @@ function closedLater(answer, offset) {
   return later
 }
 
-async function findSocket(fetch, origin) {
+async function findSocket(fetch, origin, quietSeconds) {
   const place = `${origin}/v1/socket`
   const answer = globalThis.WebSocket && (await fetch(place, { signal: AbortSignal.timeout(ANSWER_MS) }))
   if (!answer?.ok) return null
@@ -288,10 +289,10 @@ async function findSocket(fetch, origin) {
   url.protocol = url.protocol.replace("http", "ws")
   // A token goes to no less safe a place.
   const isSafe = url.protocol === "wss:" || (url.protocol === "ws:" && place.startsWith("http:"))
-  return isSafe ? new Socket(url) : null
+  return isSafe ? new Socket(url, quietSeconds) : null
 }
 
-export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis) } = {}) {
+export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis), quietSeconds = QUIET_SECONDS } = {}) {
   const origins = new Map()
 
   function socketOf(origin) {
@@ -300,7 +301,7 @@ export function makeSocketFetch({ fetch = globalThis.fetch.bind(globalThis) } = 
       origins.set(origin, (known = { until: Infinity }))
       const none = (ms) => (known.until = Date.now() + ms) && null
       const fail = (error) => none(error?.name === "TimeoutError" ? NONE_MS : 0)
-      known.socket = findSocket(fetch, origin).then((socket) => socket ?? none(NONE_MS), fail)
+      known.socket = findSocket(fetch, origin, quietSeconds).then((socket) => socket ?? none(NONE_MS), fail)
     }
     return known.socket
   }
