@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tidemark.client.errors import refusal
 from tidemark.protocol import errors
-from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.errors import PicklableError, ProtocolError
+from tidemark.service.group_commit import ClientLeft
 
 NEXT = {"Stream-Next-Offset": "0000000000000012"}
 CHALLENGE = 'Bearer realm="tidemark"'
@@ -95,3 +100,24 @@ def test_every_error_is_in_the_table_and_declared_in_one_file() -> None:
         and not {shared / "spark", shared / "client"} & set(path.parents)
     }
     assert declared == {("group_commit.py", "ClientLeft")}
+
+
+def kinds_of(base: type[PicklableError]) -> Iterator[type[PicklableError]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds_of(kind)
+
+
+def test_every_error_survives_pickle_and_copy() -> None:
+    """A pool of processes breaks, or waits for ever, over an error that cannot be made again."""
+    for kind in kinds_of(PicklableError):
+        made = kind.__new__(kind, "a text")
+        made.__dict__["status"] = 404
+        check_copies(made)
+    for error in (refusal("GET /a", 409, {"stream-closed": "true"}, b"{}", {}), ClientLeft()):
+        check_copies(error)
+
+
+def check_copies(error: Exception) -> None:
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert (type(again), again.args, vars(again)) == (type(error), error.args, vars(error))

@@ -27,8 +27,10 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from tidemark.protocol.errors import PicklableError
 
-class StreamError(Exception):
+
+class StreamError(PicklableError):
     """Base of all errors that a server or the network causes."""
 
 

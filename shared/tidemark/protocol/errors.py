@@ -6,16 +6,25 @@ the related headers; the HTTP layer writes the response.
 
 from __future__ import annotations
 
+import copyreg
 import math
 from collections.abc import Collection, Mapping
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tidemark.protocol.offset import render_offset
 
 _IN_FIVE_SECONDS: Final[Mapping[str, str]] = {"Retry-After": "5"}
 
 
-class ProtocolError(Exception):
+class PicklableError(Exception):
+    """An error that pickle and copy keep as it is, for example on its way from one process to another. By
+    default they would call `__init__` with the message alone."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class ProtocolError(PicklableError):
     """The request was not executed, and nothing has changed. A fact without values has its message in its
     class."""
 

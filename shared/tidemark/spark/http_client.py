@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import urllib3
 
+from tidemark.protocol.errors import PicklableError
+
 _T = TypeVar("_T")
 
 _FIRST_DELAY_SECONDS: Final = 0.05
@@ -44,7 +46,7 @@ _REDIRECTS: Final = urllib3.Retry(total=None, connect=0, read=0, status=0, other
 _SHOWN_BYTES: Final = 300
 
 
-class HttpFault(Exception):
+class HttpFault(PicklableError):
     """The server refused the request, or did not answer any retry (status 0)."""
 
     def __init__(self, method: str, url: str, status: int, text: str) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
-from tidemark.protocol.errors import Malformed, ProtocolError
+from tidemark.protocol.errors import Malformed, PicklableError, ProtocolError
 from tidemark.protocol.stream_key import LISTING, PLAIN_BUCKET, check_stream_id, parse_plain_path
 from tidemark.settings import Settings
 
@@ -22,7 +22,7 @@ MEGABYTE: Final = 1024 * 1024
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "mergeschema"})
 
 
-class InvalidOptions(ValueError):
+class InvalidOptions(PicklableError, ValueError):
     """All invalid options of one read or write."""
 
     def __init__(self, faults: list[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from tidemark.protocol.errors import PicklableError
 from tidemark.protocol.offset import parse_token
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 
@@ -24,7 +25,7 @@ BEGINNING: Final = "-1"
 ASKED_AT_ONCE: Final = 16
 
 
-class MissingStream(Exception):
+class MissingStream(PicklableError):
     """The stream does not exist: never created, deleted or expired."""
 
     def __init__(self, name: str) -> None:
@@ -40,7 +41,7 @@ class NoTimes(ValueError):
     """The server has no times of appends (see includeTimestamps)."""
 
 
-class DataLoss(Exception):
+class DataLoss(PicklableError):
     """The stream no longer has data that the read should return (see failOnDataLoss)."""
 
     def __init__(self, name: str, what: str) -> None:
