@@ -11,12 +11,18 @@ from tidemark.protocol import __version__ as __version__
 
 if TYPE_CHECKING:
     from tidemark.client import *  # noqa: F403
+else:  # A checker would take any name for one of these.
 
+    def __getattr__(name: str) -> Any:
+        """PEP 562. The client's names are classes, and one function; `__all__` lists them."""
+        if not name[0].isupper() and name not in {"proxy_transport", "__all__"}:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import tidemark.client
 
-def __getattr__(name: str) -> Any:
-    """PEP 562. The client's names are classes, and one function."""
-    if not name[0].isupper() and name != "proxy_transport":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import tidemark.client
+        return __dir__() if name == "__all__" else getattr(tidemark.client, name)
 
-    return getattr(tidemark.client, name)
+    def __dir__() -> list[str]:
+        import tidemark.client
+
+        names = (name for name in vars(tidemark.client) if name[0].isupper())
+        return [*sorted(names), "__version__", "proxy_transport"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import create_model
 
+import tidemark
 from tidemark.client import errors
 from tidemark.client.chunks import Chunk, EventParser
 from tidemark.client.core import Protocol
@@ -616,3 +619,13 @@ def test_json_that_is_nested_too_deeply_is_a_reply_like_any_other_that_is_not_js
         _ = Chunk(deep, "9").messages
     assert not Reply(503, {}, deep).outcome_is_unknown
     assert str(errors.refusal("get", 400, {}, deep, {})).endswith("[" * 200)
+
+
+def test_the_names_of_the_client_are_known_to_people_and_to_checkers() -> None:
+    assert {"Stream", "StreamClosed", "proxy_transport"} <= set(dir(tidemark))
+    assert sorted(getattr(tidemark, "__all__")) == sorted(dir(tidemark))  # noqa: B009
+    with pytest.raises(AttributeError, match="Strem"):
+        _ = tidemark.Strem  # type: ignore[attr-defined]
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "-c", "from tidemark import Strem"]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert 'maybe "Stream"?' in checked.stdout
