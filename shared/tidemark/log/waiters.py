@@ -6,19 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from tidemark.log import schema
 from tidemark.log import table as tables
 from tidemark.log.records import Waiter
 from tidemark.protocol import socket
-from tidemark.protocol.errors import Busy
 from tidemark.protocol.stream_key import StreamKey
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
 """Runs the same call for several arguments, some in parallel (`service/stores.py`)."""
-#: The most parallel calls of `Each`.
-_AT_ONCE: Final = 16
 
 #: Sorts before any character of an address.
 _JUST_BEHIND = " "
@@ -41,19 +38,11 @@ def _is_later(waiter: Waiter) -> tables.Condition:
 def put_watches(
     table: tables.Table, connection_id: str, watches: Mapping[StreamKey, Waiter], now_ms: int, each: Each
 ) -> None:
-    """Register a connection with streams, after a note for `end_watches`. A transaction costs twice as much,
-    so it is used only for more than `_AT_ONCE` streams. Raises Malformed for too many streams."""
+    """Register a connection with streams, after a note for `end_watches`: a write for each, because a
+    transaction costs twice as much. Raises Malformed for too many streams."""
     asked = {schema.mark_of(key): waiter.incarnation for key, waiter in watches.items()}
     _ask_for(table, connection_id, asked, now_ms, each)
-    waiters = list(watches.values())
-    if len(waiters) > _AT_ONCE:
-        writes = [
-            tables.Write(schema.encode_waiter(waiter), condition=_is_later(waiter)) for waiter in waiters
-        ]
-        with suppress(tables.TransactionRefused, Busy):  # A later one exists or is being written.
-            table.transact(writes)
-            return
-    each(partial(put_waiter, table), waiters)
+    each(partial(put_waiter, table), list(watches.values()))
 
 
 def _ask_for(table: tables.Table, connection_id: str, asked: dict[str, str], now_ms: int, each: Each) -> None:
