@@ -11,9 +11,11 @@ import boto3
 import pytest
 from pyarrow.fs import FileSelector
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 
+from tests.faults.proxy import Proxy, Reply, Sent
 from tests.infra.test_pipeline import JOB_STATEMENTS
 from tests.spark.lakes import add_message
 from tests.spark.recorder import Recorder
@@ -100,6 +102,45 @@ def test_of_two_commits_at_once_one_looks_again(table: LakeTable, monkeypatch: p
     monkeypatch.setattr(ArchiveBatch, "added_to", look)
     assert not add_message(table, 0, b"slower")
     assert values(table) == [b"faster"]
+
+
+def test_a_commit_whose_answer_is_lost_is_in_the_table(
+    properties: Mapping[str, str], emulator: Ministack, identifier: str
+) -> None:
+    """botocore sends it again and gets ConcurrentModification, which pyiceberg takes for "not committed"."""
+    place = "glue.endpoint" if properties["type"] == "glue" else "uri"
+    with Proxy(emulator.endpoint).on_a_thread() as proxy:
+        through = {**properties, place: properties[place].replace(emulator.endpoint, proxy.endpoint)}
+        table = LakeTable("default", through, identifier)
+        table.ensure()
+        add_message(table, 0, b"0")
+        lost = list[Reply]()
+
+        def lose(reply: Reply) -> Sent:
+            if lost or reply.operation not in {"UpdateTable", "POST"}:
+                return Sent(reply.raw)
+            lost.append(reply)
+            return Sent(b"", close=True)
+
+        with proxy.spoiling(lose):
+            try:
+                assert add_message(table, 1, b"1")
+            except OSError:  # Of a catalog whose client does not repeat it: the outcome is unknown.
+                assert properties["type"] == "rest"
+        assert lost
+        assert not add_message(table, 1, b"again")
+        assert values(table) == [b"0", b"1"]
+
+
+def test_an_expiry_that_fails_takes_no_batch_back(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another engine commits at that moment. The batch is committed by then."""
+
+    def fail(_: Any) -> None:
+        raise CommitFailedException("injected")
+
+    monkeypatch.setattr(lake, "_expire", fail)
+    assert add_message(table, 0, b"0")
+    assert values(table) == [b"0"]
 
 
 def test_a_table_made_by_others_gets_what_is_missing(properties: Mapping[str, str], identifier: str) -> None:

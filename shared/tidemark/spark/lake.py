@@ -21,8 +21,9 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
@@ -132,7 +133,8 @@ class LakeTable:
                 # Only here: after any other error the commit may have succeeded.
                 table.io.delete(place)
                 raise
-            _expire(table)
+            with suppress(CommitFailedException):  # The batch is committed. The next one expires snapshots.
+                _expire(table)
             return True
 
         is_added = self._commit(add)
@@ -172,11 +174,36 @@ def _open(catalog: str, properties: Mapping[str, str]) -> Catalog:
     """Open the catalog. Retries once, because an SQL catalog creates its own tables when it is first opened,
     and a concurrent job may create them in between."""
     try:
-        return load_catalog(catalog, **properties)
+        opened = load_catalog(catalog, **properties)
     except Exception as fault:
         if "already exists" not in str(fault):
             raise
-        return load_catalog(catalog, **properties)
+        opened = load_catalog(catalog, **properties)
+    return _certain(opened)
+
+
+def _certain(catalog: Catalog) -> Catalog:
+    """Let a commit fail only if the table lacks its snapshots. A client that repeats a commit after a lost
+    answer is refused for its own first one, and pyiceberg would delete files of the committed snapshot."""
+    commit = catalog.commit_table
+
+    def commit_table(
+        table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        try:
+            return commit(table, requirements, updates)
+        except CommitFailedException:
+            latest = catalog.load_table(table.name())
+            added = {each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate)}
+            if not added or not added <= {each.snapshot_id for each in latest.snapshots()}:
+                raise
+            place = latest.metadata_location
+            return CommitTableResponse.model_validate(
+                {"metadata": latest.metadata, "metadata-location": place}
+            )
+
+    vars(catalog)["commit_table"] = commit_table
+    return catalog
 
 
 @contextmanager
