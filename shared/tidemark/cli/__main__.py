@@ -176,6 +176,20 @@ def archive(server: RemoteServer, arguments: tuple[str, ...]) -> None:
 
 
 @main.command()
+@click.option("--write", is_flag=True, help="Also offer the tool `append`.")
+@asks_a_server
+def mcp(server: RemoteServer, *, write: bool) -> None:
+    """Offer the streams to a model as tools: a server of the Model Context Protocol over the standard input
+    and output. The tools only read, unless --write."""
+    try:
+        from tidemark.cli.mcp import serve_tools
+    except ImportError:
+        text = "The package mcp is missing, or older than 2: pip install 'tidemark-streams[mcp]'"
+        raise click.ClickException(text) from None
+    serve_tools(server, click.get_current_context().meta.get("server", {}), writes=write)
+
+
+@main.command()
 @STREAM
 @asks_a_server
 def info(server: RemoteServer, stream: str) -> None:

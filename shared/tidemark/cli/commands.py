@@ -33,6 +33,8 @@ EXIT_CODES: Final = (
 )
 #: Six to eight seconds of retries: enough for a restart of the server, and short for a mistyped address.
 PATIENCE: Final = Retry(max_retries=6)
+#: ValueError: an argument cannot be sent. ProtocolError: an answer is not JSON.
+FAILURES: Final = (StreamError, ValueError, OSError, ProtocolError, httpx.InvalidURL)
 _COMPLETION_SECONDS: Final = 1.0
 STREAM_ROOT: Final = "/v1/stream/"
 _HELP: Final = {
@@ -52,6 +54,7 @@ class RemoteServer:
     url: str
     token: str = ""
     token_home: str | None = None
+    retry: Retry = PATIENCE
 
     @property
     def withholds_token(self) -> bool:
@@ -74,11 +77,13 @@ class RemoteServer:
         return stream.partition("?")[0] if stream.startswith(f"{base}/") else base + stream_path(stream)
 
     def stream(self, stream: str) -> Stream:
-        return Stream(self.stream_url(stream), headers=self.headers, retry=PATIENCE)
+        return Stream(self.stream_url(stream), headers=self.headers, retry=self.retry)
 
     def create(self, stream: str, content_type: str | None, **creation: Unpack[CreateOptions]) -> Stream:
         url = self.stream_url(stream)
-        return Stream.create(url, content_type=content_type, headers=self.headers, retry=PATIENCE, **creation)
+        return Stream.create(
+            url, content_type=content_type, headers=self.headers, retry=self.retry, **creation
+        )
 
     def run(self, steps: Steps[_T]) -> _T:
         return BlockingDriver(None, self.headers, {}).run(steps)
@@ -95,7 +100,7 @@ class RemoteServer:
     ) -> Reply:
         url = self.url.rstrip("/") + path
         request = Request(method, url, headers or {}, params or {}, body, max_bytes=max_bytes)
-        return self.run(exchange(request, PATIENCE))
+        return self.run(exchange(request, self.retry))
 
     def get(self, path: str, **query: str) -> Any:
         """Return the JSON of an answer."""
@@ -150,16 +155,12 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None  # The exit code of shells for Ctrl-C.
-        except Unreachable as failed:
-            text = f"The server does not answer: {failed}{by_proxy(str(failed))}"
-            raise click.ClickException(visible(text)) from None
         except NotFound as missing:
             raise click.ClickException(visible(_missing_text(ctx, missing))) from None
         except BrokenPipeError:
             raise  # click ends silently: the reader of the output is gone.
-        # ValueError: an argument cannot be sent. ProtocolError: an answer is not JSON.
-        except (StreamError, ValueError, OSError, ProtocolError, httpx.InvalidURL) as failed:
-            raise click.ClickException(visible(str(failed))) from None
+        except FAILURES as failed:
+            raise click.ClickException(visible(failure_text(failed))) from None
         except ImportError as missing:  # httpx names the package that a proxy needs.
             install = "install tidemark-streams[server], or [aws] for a stack"
             text = f"{missing.name} is missing: {install}" if missing.name else str(missing)
@@ -170,14 +171,16 @@ class Commands(click.Group):
             raise click.ClickException("The standard input or output is closed") from None
 
 
-def by_proxy(failed: str) -> str:
-    """Return a note on the proxy that a request used, or an empty string."""
-    found = re.search(r"(https?)://([^/]*)", failed)
-    proxies = getproxies()
+def failure_text(failed: BaseException) -> str:
+    """Return the text of a refusal; with no answer, also the proxy that the request used."""
+    text = str(failed)
+    if not isinstance(failed, Unreachable):
+        return text
+    found, proxies = re.search(r"(https?)://([^/]*)", text), getproxies()
     proxy = found and (proxies.get(found[1]) or proxies.get("all"))
-    if not found or not proxy or proxy_bypass(found[2]):
-        return ""
-    return f"; the request went to the proxy of the environment, {proxy.rpartition('@')[2]}"
+    if found and proxy and not proxy_bypass(found[2]):
+        text += f"; the request went to the proxy of the environment, {proxy.rpartition('@')[2]}"
+    return f"The server does not answer: {text}"
 
 
 def _missing_text(ctx: click.Context, missing: NotFound) -> str:

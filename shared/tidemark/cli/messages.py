@@ -274,7 +274,7 @@ def json_member(data: bytes, content_type: str) -> bytes:
         return b'"message": ' + data
     with suppress(UnicodeDecodeError):
         if content_type.startswith("text/"):
-            return b'"text": ' + json.dumps(data.decode()).encode()
+            return b'"text": ' + json.dumps(data.decode(), ensure_ascii=False).encode()
     return b'"base64": "%b"' % b64encode(data)
 
 
