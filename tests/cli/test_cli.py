@@ -142,6 +142,8 @@ def test_a_format_has_offsets_that_other_commands_take_and_times(server: Server,
         run(server, "append", text, "--create", "text/plain", stdin=part)
     run(server, "close", text)
     assert run(server, "tail", text, "--format", "%o %s") == b"%016d high\n%016d tide\n" % (0, 4)
+    inside = ("cat", text, "-n", "1", "--before", f"{6:016}", "--format", "%o %e %s")
+    assert run(server, *inside) == b"%016d %016d ti\n" % (4, 6), "a page ends inside a write"
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,8 @@ def placed(server: RemoteServer, stream: str, chunk: Chunk, start: str) -> Itera
         ends = map(int, times.get("message_ends") or ())
         for time_ms, count, size in zip(times["times_ms"], times["messages"], times["bytes"], strict=True):
             if not of_json and at < len(chunk.data):
-                yield begin, begin + size, time_ms, chunk.data[at : at + size]
+                piece = chunk.data[at : at + size]
+                yield begin, begin + len(piece), time_ms, piece
                 begin, at = begin + size, at + size
             for message in islice(messages, count if of_json else 0):
                 length = len(message) + 1  # With its comma.
