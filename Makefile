@@ -226,8 +226,8 @@ base-image: ## write the digest that the base image's tag has now into Dockerfil
 		sed -i "s/^FROM python:3.14-slim.*/FROM python:3.14-slim@$$digest/" Dockerfile
 
 .PHONY: token
-token: $(LOCAL) ## a token (STACK=tidemark, SECRET_NAME=/name in SSM, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")
-	@$(VENV) -m tidemark.cli token $(addprefix --secret-name ,$(or $(SECRET_NAME),$(STACK:%=/tidemark/%/auth-secret))) $(ARGS)
+token: $(LOCAL) ## a token (STACK=tidemark, SECRET_NAME=/name in SSM, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …", list or "revoke <id>")
+	@$(VENV) -m tidemark.cli token $(addprefix --secret-name ,$(SECRET_NAME)) $(addprefix --stack ,$(STACK)) $(ARGS)
 
 .PHONY: rotate-keys
 rotate-keys: $(LOCAL) ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")

@@ -80,7 +80,7 @@ def write_profile(directory: Path) -> None:
 
 def test_missing_credentials_are_refused_with_what_to_set(environment: pytest.MonkeyPatch) -> None:
     environment.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(RuntimeError, match="AWS_ACCESS_KEY_ID"):
+    with pytest.raises(OSError, match="AWS_ACCESS_KEY_ID"):
         Account()
 
 

@@ -194,8 +194,7 @@ def test_the_first_outputs_are_the_address_the_console_and_two_commands_in_one_l
         textwrap.wrap(f"{'Value':<20}{each}", width=95, break_long_words=False) for each in values.values()
     ]
     assert [len(lines) for lines in printed] == [1, 1, 1, 1]
-    secret = "SECRET_NAME=/mine" if given.get("AuthSecretName") else "STACK=tidemark"
-    assert values["Token"] == f"export TIDEMARK_TOKEN=$(make token {secret})"
+    assert values["Token"] == "export TIDEMARK_TOKEN=$(make token STACK=tidemark)"
     assert values["Try"] == f"make smoke URL={values['Url']}"
     assert values["Console"] == f"{values['Url']}/v1/console"
 
@@ -217,7 +216,7 @@ def test_the_commands_of_the_outputs_work(base_url: str) -> None:
         timeout=120,
     )
     asked, *smoked = ran.stdout.splitlines()
-    assert asked == "-m tidemark.cli token --secret-name /tidemark/tidemark/auth-secret"
+    assert asked == "-m tidemark.cli token --stack tidemark"
     assert smoked[-1] == "all as expected", ran.stdout
 
 

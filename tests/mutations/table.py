@@ -360,13 +360,19 @@ each caller fetches a value that one fetches for all
     acquire(blocking=not serves) => acquire(blocking=False)
 a withdrawn key is accepted for ever
     http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
-    self._value is None or now - self._fetched_at > FRESH_SECONDS => self._value is None
+    self._value is None or now - self._fetched_at > self._fresh_seconds => self._value is None
 a key that nobody has seen for a day is accepted
     http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
     self._value if now - self._fetched_at <= STALE_SECONDS else None => self._value
 each request fetches keys that cannot be fetched, or that lack the one it names
     http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
     if may_try and ( => if (
+a revoked token is accepted until the process ends
+    http.security.keys:check_of_revocation caught by authorization/test_revocation.py
+    RefreshingCache(fetch, clock, fresh_seconds=REVOKED_SECONDS) => RefreshingCache(fetch)
+a token stays remembered beyond the next look at the revoked ids
+    http.security.authorization:Tokens.check caught by authorization/test_revocation.py
+    until = min(until, self._check_id(token_id)) => self._check_id(token_id)
 an accepted token is remembered for ever
     http.security.authorization:Tokens.recall caught by authorization/test_keys.py
     remembered is not None and self._clock() < remembered[1] => remembered is not None

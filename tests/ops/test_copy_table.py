@@ -131,9 +131,7 @@ def test_a_restore_has_the_large_bodies_of_streams_that_were_deleted_since(
 def test_a_copy_without_credentials_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        copy_table, "Account", Mock(side_effect=RuntimeError("No AWS credentials were found"))
-    )
+    monkeypatch.setattr(copy_table, "Account", Mock(side_effect=OSError("No AWS credentials were found")))
     assert main(["old", "new"]) == 1
     assert capsys.readouterr().err == "tidemark: No AWS credentials were found\n"
 

@@ -1,4 +1,4 @@
-"""`make rotate-keys`: the keys that sign webhooks, of a stack and of this machine."""
+"""`make rotate-keys` and `tidemark token`: the keys of webhooks, and tokens, of a stack and of a server."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import json
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
+import httpx
+import jwt
 import pytest
+from click.testing import CliRunner
 
+from tests.authorization.tokens import ADMIN, SECRET, bearer
 from tests.available import require_engine
 from tests.conformance.servers import Server, node, running, tidemark_server
 from tests.infra.test_template import TEMPLATE
 from tests.ports import free_port
 from tests.stack.engines import LocalServices
+from tidemark.cli.__main__ import main as tidemark
 from tidemark.ops.signing_keys import location_of_stack, main
 
 KID = re.compile(r"ds_[\w-]{43}")
@@ -117,3 +124,117 @@ def run_local(server: Server, *arguments: str) -> subprocess.CompletedProcess[st
         [sys.executable, "-m", "tidemark.ops.signing_keys", "--data-dir", str(server.data_dir), *arguments],
         capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
+
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs `tidemark token` and returns the output, or the error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTH_SECRET", SECRET)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        done = CliRunner().invoke(tidemark, ["token", *arguments])
+        assert done.exit_code == status, done.output
+        return (done.stderr if status else done.stdout).strip()
+
+    return run
+
+
+def listed(run: Run, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run("list", "--json", *arguments).splitlines()]
+
+
+def test_a_running_server_lists_revokes_and_refuses_tokens(run: Run, tmp_path: Path) -> None:
+    """Two commands revoke at once, while the server writes."""
+    with running(tidemark_server("asgi", tmp_path, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="")) as server:
+        place, stream = ("--data-dir", str(server.data_dir)), f"{server.base_url}/v1/stream/a"
+        writer = bearer(ADMIN) | {"Content-Type": "text/plain"}
+        assert httpx.put(stream, headers=writer, timeout=60).status_code == 201
+        subjects = ("ci/build", "ci/deploy", "bob")
+        signed = [run(*place, "--subject", each, "--scopes", "read:v1") for each in subjects]
+        ids = [jwt.decode(each, SECRET, ["HS256"])["jti"] for each in signed]
+        command = [sys.executable, "-m", "tidemark.cli", "token", "revoke", *place]
+        revoking = [subprocess.Popen([*command, each], stdout=subprocess.DEVNULL) for each in ids[:2]]
+        while any(each.poll() is None for each in revoking):
+            assert httpx.post(stream, headers=writer, content=b"x", timeout=60).status_code == 204
+        assert [each.returncode for each in revoking] == [0, 0]
+        states = [(each["id"], each["subject"], each["revoked"]) for each in listed(run, *place)]
+        assert sorted(states) == sorted(zip(ids, subjects, (True, True, False), strict=True))
+        assert {each["subject"] for each in listed(run, *place, "--subject", "ci/")} == {*subjects[:2]}
+        assert not any(each in run("list", *place) for each in signed)
+        asked = [httpx.get(stream, headers={"Authorization": f"Bearer {each}"}) for each in signed]
+        assert [each.status_code for each in asked] == [401, 401, 200]
+
+
+@pytest.fixture
+def stack(services: LocalServices, parameters: None) -> str:
+    """Makes a stack with a secret, and with a table of the same name."""
+    name = f"tokens-{uuid.uuid4().hex[:8]}"
+    services.create_table(name)
+    for parameter, value in (("/mine", "another" * 8), ("/short", "short")):
+        ssm = boto3.client("ssm")
+        ssm.put_parameter(Name=parameter, Type="SecureString", Value=value, Overwrite=True)
+    outputs = {"TableName": {"Value": name}, "TokenSecretName": {"Value": "/mine"}}
+    assert outputs.keys() <= TEMPLATE["Outputs"].keys()
+    template = {"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}, "Outputs": outputs}
+    boto3.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps(template))
+    return name
+
+
+def test_the_token_of_a_stack_is_in_the_list_of_its_table(
+    stack: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed = run("--stack", stack, "--hours", "2", "--scopes", "read:agents")
+    claims = jwt.decode(signed, "another" * 8, ["HS256"])
+    ends = {"expires_at_ms": 1000 * claims["exp"], "scopes": claims["scope"]}
+    entry = {"id": claims["jti"], "subject": "", **ends, "revoked": False}
+    assert listed(run, "--stack", stack) == [entry]
+    assert (7000 < claims["exp"] - time.time() < 7300, claims["scope"]) == (True, "read:agents")
+    run("--stack", stack, "revoke", claims["jti"])
+    run("revoke", "of-another-issuer", "--hours", "5", "--stack", stack)
+    found = listed(run, "--table", stack)
+    assert [each["id"] for each in found] == [claims["jti"], "of-another-issuer"]
+    assert all(each["revoked"] for each in found)
+    later = time.time() + 3 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert listed(run, "--table", stack) == found[1:]
+
+
+NO_PLACE = "give --stack or --table on AWS, or --data-dir, the folder of a server"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error"),
+    [
+        (("list",), 2, NO_PLACE),
+        (("revoke", "x"), 2, NO_PLACE),
+        (("list", "--data-dir", "nowhere"), 1, "nowhere has no tidemark.db: name the DATA_DIR"),
+        (("--data-dir", "nowhere"), 1, "nowhere has no tidemark.db: name the DATA_DIR"),
+        (("list", "--table", "missing"), 1, "The list of tokens: ResourceNotFoundException"),
+        (("--stack", "missing", "list"), 1, "The stack missing cannot be described"),
+        (
+            ("revoke", "x", "--stack", "{}"),
+            2,
+            "x is not in the list: give --hours, its longest lifetime",
+        ),
+        (("--secret-name", "/none"), 1, "The parameter /none cannot be read: ParameterNotFound"),
+        (("--secret-name", "/short"), 2, "the secret has 5 bytes and must have 32"),
+    ],
+)
+def test_a_command_that_cannot_be_carried_out_is_an_error_of_one_line(
+    stack: str, run: Run, arguments: tuple[str, ...], status: int, error: str
+) -> None:
+    assert (
+        run(*(each.format(stack) for each in arguments), status=status)
+        .splitlines()[-1]
+        .startswith(f"Error: {error}")
+    )
+
+
+def test_a_token_without_a_list_is_printed_with_a_note(run: Run) -> None:
+    done = CliRunner().invoke(tidemark, ["token"])
+    token_id = jwt.decode(done.stdout.strip(), SECRET, ["HS256"])["jti"]
+    assert done.stderr == f"Token {token_id} is in no list: give --stack, --table or --data-dir\n"

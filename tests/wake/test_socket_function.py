@@ -19,6 +19,7 @@ from tidemark.aws.clock import CLOCK
 from tidemark.http.security.authorization import LEEWAY_SECONDS
 from tidemark.http.socket import SocketEvents
 from tidemark.log.records import StreamRecord, Waiter
+from tidemark.log.schema import REVOKED_PK, IssuedToken, encode_token
 from tidemark.log.waiters import load_waiters
 from tidemark.protocol import socket
 from tidemark.protocol.expiry import Expiry
@@ -203,6 +204,10 @@ def test_a_watch_takes_the_right_to_read_and_ends_with_the_token(world: World) -
     [watched] = scene.send({"watch": [name], "token": token(f"read:v1/{record.key.stream_id}", exp=ends)})
     assert 0 < watched["seconds"] <= 600 + LEEWAY_SECONDS
     assert [waiter.until_ms for waiter in scene.waiters(record)] == [(ends + LEEWAY_SECONDS) * 1000]
+    scene.writer.stores.table.put(encode_token(REVOKED_PK, IssuedToken("gone", "", "", 1000 * ends)))
+    [revoked] = scene.send({"watch": [name], "token": token("read:*", jti="gone")})
+    assert (revoked["status"], revoked["error"]) == (401, "Token gone was revoked")
+    assert scene.waiters(record) == []
 
 
 def test_a_table_that_is_throttled_is_told_for_each_stream(scene: Scene) -> None:

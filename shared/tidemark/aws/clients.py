@@ -123,7 +123,7 @@ def s3_client() -> Any:
     return s3
 
 
-class ParameterUnavailable(Exception):
+class ParameterUnavailable(OSError):
     """A parameter cannot be read or changed. The message names the parameter and does not quote its value."""
 
     def __init__(self, message: str, code: str = "") -> None:

@@ -132,7 +132,7 @@ def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | N
 
 
 class Account:
-    """Region and credentials, looked up once for all services. Raises RuntimeError without credentials."""
+    """Region and credentials, looked up once for all services. Raises OSError without credentials."""
 
     def __init__(self, region: str | None = None) -> None:
         configured = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -144,7 +144,7 @@ class Account:
             return
         found = self._session.get_credentials()
         if found is None:
-            raise RuntimeError("No AWS credentials were found; set AWS_ACCESS_KEY_ID or a profile")
+            raise OSError("No AWS credentials were found; set AWS_ACCESS_KEY_ID or a profile")
         self._credentials = found.get_frozen_credentials
 
     def dynamodb(self, endpoint: str | None = None) -> Service:

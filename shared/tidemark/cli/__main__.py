@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import sys
-import time
 from importlib.util import find_spec
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
@@ -35,13 +33,11 @@ from tidemark.cli.completion import SHELLS
 from tidemark.cli.messages import append, cat, tail
 from tidemark.cli.subscriptions import sub
 from tidemark.cli.terminal import as_json, described, show, show_rows, visible, visible_bytes
+from tidemark.cli.tokens import token
 from tidemark.cli.transfer import cp
 from tidemark.client import NotFound, StreamGone
 from tidemark.client.blocking import BlockingDriver
 from tidemark.client.exchange import Reply, Request, exchange
-from tidemark.protocol.authorization import parse_scopes
-from tidemark.protocol.errors import ProtocolError
-from tidemark.settings import MIN_SECRET_BYTES
 
 #: A larger snapshot is uploaded to the object store, and then published.
 _DIRECT_BYTES: Final = 4 * 1024 * 1024
@@ -91,13 +87,9 @@ _DATA_DIR: Final = click.option(
 @click.argument("target", type=Path)
 def backup(data_dir: Path, target: Path) -> None:
     """Copy a store, whose server may run, to a new folder TARGET. To restore, start a server on the copy."""
-    from tidemark.cli.store import NoStore, back_up
-    from tidemark.engine.sqlite_file import UnusableDatabase
+    from tidemark.cli.store import back_up
 
-    try:
-        back_up(data_dir, target)
-    except (NoStore, OSError, UnusableDatabase, sqlite3.Error) as failed:
-        raise click.ClickException(str(failed)) from None
+    back_up(data_dir, target)
     show({"copied": str(target)}, f"{target} has all that was committed; it can be a server's --data-dir")
 
 
@@ -109,18 +101,14 @@ def backup(data_dir: Path, target: Path) -> None:
 def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
     """Check a whole store (rows, streams, snapshots) and report damaged or missing parts. Changes nothing;
     exits with 1 if a part is damaged or missing."""
-    from tidemark.cli.store import NoStore, embedded_stores, stack_stores
+    from tidemark.cli.store import embedded_stores, stack_stores
     from tidemark.cli.store import verify as faults_of
-    from tidemark.engine.sqlite_file import UnusableDatabase
 
     if (table is None) != (objects is None):
         raise click.UsageError("a stack's store is a table and a bucket: name --table and --objects")
     streams: list[object] = []
-    try:
-        stores = stack_stores(table, objects) if table and objects else embedded_stores(data_dir)
-        faults = list(faults_of(stores, streams.append))
-    except (NoStore, OSError, ProtocolError, RuntimeError, UnusableDatabase, sqlite3.Error) as failed:
-        raise click.ClickException(str(failed)) from None
+    stores = stack_stores(table, objects) if table and objects else embedded_stores(data_dir)
+    faults = list(faults_of(stores, streams.append))
     for fault in faults:
         show({"fault": fault}, fault)
     show({"streams": len(streams), "faults": len(faults)}, f"{len(streams)} streams, {len(faults)} faults")
@@ -322,7 +310,7 @@ def get(server: RemoteServer, stream: str, at: str | None) -> None:
     out.write(visible_bytes(reply.body) if out.isatty() else reply.body)
 
 
-for _command in (append, cat, cp, sub, tail):
+for _command in (append, cat, cp, sub, tail, token):
     main.add_command(_command)
 
 
@@ -332,42 +320,6 @@ def completion(shell: str) -> None:
     """Print the script by which a shell completes commands and names of streams: eval "$(tidemark completion
     bash)", or tidemark completion fish | source."""
     click.echo(SHELLS[shell](main, {}, "tidemark", "_TIDEMARK_COMPLETE").source())
-
-
-@main.command()
-@click.option("--secret-name", help="The SSM parameter with the secret, such as /tidemark/STACK/auth-secret.")
-@click.option("--scopes", default="read:v1 write:v1 manage:v1", show_default=True)
-@click.option(
-    "--hours",
-    type=click.FloatRange(0, 1e6, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Its lifetime.",
-)
-def token(secret_name: str | None, scopes: str, hours: float) -> None:
-    """Print a token, signed by the first line of the secret in AUTH_SECRET or of --secret-name."""
-    import jwt
-
-    words = scopes.split()
-    if wrong := [word for word in words or [""] if not parse_scopes(word).grants]:
-        raise click.UsageError(f"{wrong[0]!r} is not a scope; one is read:v1, write:v1/chat/* or manage:*")
-    secret = parameter(secret_name) if secret_name else os.environ.get("AUTH_SECRET", "")
-    secret = secret.split("\n", 1)[0].strip()
-    if len(secret.encode()) < MIN_SECRET_BYTES:
-        raise click.UsageError(
-            f"the secret has {len(secret.encode())} bytes and must have {MIN_SECRET_BYTES}: "
-            "set AUTH_SECRET, or give --secret-name"
-        )
-    click.echo(jwt.encode({"exp": int(time.time() + hours * 3600), "scope": scopes}, secret, "HS256"))
-
-
-def parameter(name: str) -> str:
-    from tidemark.aws.clients import ParameterUnavailable, load_parameter
-
-    try:
-        return load_parameter(name)
-    except ParameterUnavailable as failed:
-        raise click.ClickException(str(failed)) from None
 
 
 if __name__ == "__main__":

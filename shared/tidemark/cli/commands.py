@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ EXIT_CODES: Final = (
 #: Six to eight seconds of retries: enough for a restart of the server, and short for a mistyped address.
 PATIENCE: Final = Retry(max_retries=6)
 #: ValueError: an argument cannot be sent. ProtocolError: an answer is not JSON.
-FAILURES: Final = (StreamError, ValueError, OSError, ProtocolError, httpx.InvalidURL)
+FAILURES: Final = (StreamError, ValueError, OSError, ProtocolError, httpx.InvalidURL, sqlite3.Error)
 _COMPLETION_SECONDS: Final = 1.0
 STREAM_ROOT: Final = "/v1/stream/"
 _HELP: Final = {
@@ -247,9 +248,8 @@ PRINTS_JSON: Final = click.option(
 
 
 def with_server_options(command: Callable[..., None], text: Mapping[str, str] = _HELP) -> Callable[..., None]:
-    for name in ("token", "url", "profile"):
-        option = click.option(f"--{name}", expose_value=False, callback=use_server, help=text[name])
-        command = option(command)
+    for name, about in text.items():
+        command = click.option(f"--{name}", expose_value=False, callback=use_server, help=about)(command)
     return command
 
 

@@ -34,8 +34,8 @@ _MOST_FINDINGS: Final = 100
 _BESIDE = ("blobs", "url-key", "webhook-keys")
 
 
-class NoStore(Exception):
-    """The folder has no store, or the target of the copy exists already."""
+class NoStore(OSError):
+    """There is no such store or stack, or the target of the copy exists already."""
 
 
 def database_of(data_dir: Path) -> Path:
@@ -55,13 +55,28 @@ def embedded_stores(data_dir: Path) -> Stores:
 
 def stack_stores(table: str, objects: str) -> Stores:
     """Return the stores of a stack on AWS, with the environment's credentials. Raises NoStore if the table
-    cannot be read, and RuntimeError without credentials."""
+    cannot be read, and OSError without credentials."""
     stores = connect(Settings(table, objects))
     try:
         stores.check_format()
     except ProtocolError as failure:
         raise NoStore(f"the table {table} cannot be read: {failure.message}") from failure
     return stores
+
+
+def outputs_of_stack(name: str, region: str | None = None) -> dict[str, str]:
+    """Raises NoStore."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        [stack] = boto3.client("cloudformation", region_name=region).describe_stacks(StackName=name)["Stacks"]
+    except (BotoCoreError, ClientError) as failure:
+        raise NoStore(f"The stack {name} cannot be described: {failure}") from None
+    outputs = {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
+    if "TableName" not in outputs:
+        raise NoStore(f"{name} is not a stack of Tidemark")
+    return outputs
 
 
 def back_up(data_dir: Path, target: Path) -> None:

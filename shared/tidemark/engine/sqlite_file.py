@@ -59,7 +59,7 @@ COMMIT;
 _log: Final = logging.getLogger("tidemark")
 
 
-class UnusableDatabase(Exception):
+class UnusableDatabase(OSError):
     """The file is another program's, of another version, or damaged. The message names the reason."""
 
 

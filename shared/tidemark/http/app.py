@@ -170,6 +170,6 @@ def guards_of(backend: Backend, find: Find, outermost: Iterable[Guard] = ()) -> 
     if settings.is_on:
         from tidemark.http.security.authorization import Authorization, make_check
 
-        check = make_check(settings, asyncio.to_thread)
+        check = make_check(settings, backend.stores.table, asyncio.to_thread)
         guards.append(Authorization(find, check, settings.public_read_buckets))
     return guards

@@ -40,8 +40,8 @@ class WatchAnswers:
     reveal whether the stream exists. Pages of other origins may connect, because no cookie grants them a
     right: they need a token of their own."""
 
-    def __init__(self, settings: AuthorizationSettings, clock_ms: Callable[[], int]) -> None:
-        self._clock_ms = clock_ms
+    def __init__(self, settings: AuthorizationSettings, stores: Stores) -> None:
+        self._clock_ms = stores.clock_ms
         self._without_token = authorization.EVERYTHING
         #: Returns a token's grants; None if the server checks no tokens.
         self._granted: Callable[[str], Awaitable[authorization.Access]] | None = None
@@ -51,7 +51,7 @@ class WatchAnswers:
             self._without_token = authorization.Access(
                 authorization.grants_of_public(settings.public_read_buckets)
             )
-            self._granted = make_check(settings, asyncio.to_thread)
+            self._granted = make_check(settings, stores.table, asyncio.to_thread)
 
     async def watch(self, frame: Frame, begin: Begin) -> list[Message]:
         """Return an answer for each stream in the frame. The token is checked once. A stream with several
@@ -122,7 +122,7 @@ class SocketEvents:
 
     def __init__(self, stores: Stores, settings: Settings) -> None:
         self._stores = stores
-        self._answers = WatchAnswers(settings.authorization, stores.clock_ms)
+        self._answers = WatchAnswers(settings.authorization, stores)
 
     async def answer(self, event: Mapping[str, Any]) -> list[socket.Message]:
         """Return the messages that answer a client's message."""

@@ -36,7 +36,7 @@ class Sockets:
     def __init__(self, app: HttpApplication, backend: Backend) -> None:
         self._app = app
         self._backend = backend
-        self._answers = WatchAnswers(backend.settings.authorization, backend.stores.clock_ms)
+        self._answers = WatchAnswers(backend.settings.authorization, backend.stores)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":

@@ -252,8 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{copied} objects copied from {bucket} to {new_bucket}")
         copy.run()
         print(f"{copy.copied} items copied from {options.source} to {options.target}")
-    # RuntimeError: there are no credentials. BotoCoreError and ClientError come from S3.
-    except (CannotCopy, RuntimeError, BotoCoreError, ClientError) as reason:
+    # OSError: there are no credentials. BotoCoreError and ClientError come from S3.
+    except (CannotCopy, OSError, BotoCoreError, ClientError) as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
         return 1
     return 0

@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tidemark.aws.clients import ParameterUnavailable
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.http import Account
-from tidemark.cli.store import NoStore, database_of
+from tidemark.cli.store import database_of, outputs_of_stack
 from tidemark.cli.terminal import instant
 from tidemark.engine.database import Database
-from tidemark.engine.sqlite_file import UnusableDatabase
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.errors import ProtocolError
@@ -49,16 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with ExitStack() as held:
             change(signing_keys_of(given, held), given)
-    # RuntimeError: there are no credentials, or a server has locked the folder.
-    except (
-        CannotChangeKeys,
-        NoStore,
-        OSError,
-        ParameterUnavailable,
-        ProtocolError,
-        RuntimeError,
-        UnusableDatabase,
-    ) as failure:
+    # OSError: there are no credentials, or a server has locked the folder.
+    except (CannotChangeKeys, OSError, ProtocolError) as failure:
         print(failure, file=sys.stderr)
         return 1
     return 0
@@ -92,16 +82,10 @@ def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> signing_keys.
 
 
 def location_of_stack(name: str, region: str | None) -> tuple[str, str]:
-    """Return the stack's table of public keys, and its value of WEBHOOK_KEYS. Raises CannotChangeKeys."""
-    import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        [stack] = boto3.client("cloudformation", region_name=region).describe_stacks(StackName=name)["Stacks"]
-    except (BotoCoreError, ClientError) as failure:
-        raise CannotChangeKeys(f"The stack {name} cannot be described: {failure}") from None
-    outputs = {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
-    if not {"TableName", "WebhookKeys"} <= outputs.keys():
+    """Return the stack's table of public keys, and its value of WEBHOOK_KEYS. Raises CannotChangeKeys,
+    NoStore."""
+    outputs = outputs_of_stack(name, region)
+    if "WebhookKeys" not in outputs:
         raise CannotChangeKeys(f"{name} is not a stack of this version of Tidemark: deploy it again first")
     return outputs["TableName"], outputs["WebhookKeys"]
 

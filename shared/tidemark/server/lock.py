@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
 
-class DataDirectoryInUse(RuntimeError):
+class DataDirectoryInUse(OSError):
     """Another process uses the data directory. The message names its process id."""
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from tidemark.engine.sqlite_file import MEMORY, UnusableDatabase
+from tidemark.engine.sqlite_file import MEMORY
 from tidemark.http.app import create_app
 from tidemark.http.security.origin import own_pages_only
 from tidemark.http.socket_session import Sockets
@@ -30,7 +30,7 @@ from tidemark.server import Application
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.connections import Limits
 from tidemark.server.http_server import GRACE_SECONDS, WILDCARDS, NotHealthy, loop_factory, serve
-from tidemark.server.lock import DataDirectoryInUse, locked
+from tidemark.server.lock import locked
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 from tidemark.server.request_log import RequestLog, report, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
@@ -39,7 +39,7 @@ from tidemark.settings import InvalidSetting, Settings, parse_choice, parse_seco
 #: Python's switch interval. With the default of 5 ms, responses wait longer after their commit.
 _SWITCH_SECONDS: Final = 0.0005
 #: The errors that can keep a server from starting.
-REFUSALS: Final = (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, UnusableDatabase)
+REFUSALS: Final = (NotHealthy, OSError, ProtocolError)
 
 
 @dataclass(frozen=True)

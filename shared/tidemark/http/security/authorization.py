@@ -21,7 +21,8 @@ from starlette.responses import Response
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.paths import Find, Operation
 from tidemark.http.requests import ACCESS, Respond, header, url_path
-from tidemark.http.security.keys import Keys, keys_of
+from tidemark.http.security.keys import Keys, check_of_revocation, keys_of
+from tidemark.log.table import Table
 from tidemark.protocol.authorization import Access, Grant, Right, grants_of_public, parse_scopes
 from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import Forbidden, ProtocolError, StreamNotFound, Unauthorized
@@ -61,7 +62,10 @@ class Tokens:
         audience: str = "",
         clock: Callable[[], float] = time.time,
         public: tuple[Grant, ...] = (),
+        *,
+        check_id: Callable[[str], float] = lambda _: _FAR_SECONDS,
     ) -> None:
+        self._check_id = check_id
         self._public = public
         self._keys = tuple(keys)
         self._issuer = issuer or None
@@ -93,6 +97,8 @@ class Tokens:
             key_id=_text(key_id),
         )
         until = min(ends, self._clock() + _REMEMBERED_SECONDS)
+        if token_id:
+            until = min(until, self._check_id(token_id))
         if len(self._remembered) >= _REMEMBERED:
             self._remembered.clear()
         self._remembered[token] = (access, until)
@@ -279,12 +285,13 @@ def _private(response: Response, *, in_query: bool) -> Response:
 
 
 def make_check(
-    settings: AuthorizationSettings, run: Callable[[Callable[[], Access]], Awaitable[Access]]
+    settings: AuthorizationSettings, table: Table, run: Callable[[Callable[[], Access]], Awaitable[Access]]
 ) -> Check:
     """Make a function that returns the grants of a token and of the public: from the cache, or else through
     `run`, because keys may have to be fetched."""
     public = grants_of_public(settings.public_read_buckets)
-    tokens = Tokens(keys_of(settings), settings.issuer, settings.audience, public=public)
+    check_id = check_of_revocation(table)
+    tokens = Tokens(keys_of(settings), settings.issuer, settings.audience, public=public, check_id=check_id)
 
     async def check(token: str) -> Access:
         return tokens.recall(token) or await run(lambda: tokens.check(token))

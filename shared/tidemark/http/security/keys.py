@@ -1,4 +1,4 @@
-"""Keys that verify tokens: shared secrets, and public keys fetched by URL.
+"""Keys that verify tokens: shared secrets, and public keys fetched by URL; and the list of revoked tokens.
 
 The key determines the algorithm; the token's header does not. This prevents two attacks: a public key used as
 a shared secret, and the algorithm `none`.
@@ -14,13 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import quote
 
 import jwt
 import urllib3
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
+from tidemark.log.schema import REVOKED_PK, IssuedToken, decode_token
+from tidemark.log.table import Table, pages_around_damage
 from tidemark.observability.metrics import KEY_FAILURES, PROCESS
-from tidemark.protocol.errors import KeysUnavailable
+from tidemark.protocol.errors import KeysUnavailable, ProtocolError, Unauthorized
 from tidemark.settings import AuthorizationSettings, InvalidSetting, split_secret
 
 _log = logging.getLogger("tidemark")
@@ -28,6 +31,8 @@ _T = TypeVar("_T")
 
 #: Lifetime of a fetched value. A withdrawn key is accepted at most this long.
 FRESH_SECONDS: Final = 300.0
+#: The same of the list of revoked tokens: a minute, less ten seconds for a slow read.
+REVOKED_SECONDS: Final = 50.0
 #: The shortest time between two fetches because of a key that is missing in a current value.
 REFETCH_SECONDS: Final = 30.0
 #: The shortest time between a failed fetch and its retry.
@@ -84,8 +89,10 @@ class RefreshingCache(Generic[_T]):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         patience: Patience | None = None,
+        fresh_seconds: float = FRESH_SECONDS,
     ) -> None:
         self._fetch = fetch
+        self._fresh_seconds = fresh_seconds
         self._patience = patience
         self._clock = clock
         self._sleep = sleep
@@ -109,7 +116,7 @@ class RefreshingCache(Generic[_T]):
     def _refreshed(self, is_enough: Callable[[_T], bool]) -> _T | None:
         now = self._clock()
         may_try = now - self._tried_at >= (FAILED_SECONDS if self._failed else REFETCH_SECONDS)
-        is_old = self._value is None or now - self._fetched_at > FRESH_SECONDS
+        is_old = self._value is None or now - self._fetched_at > self._fresh_seconds
         if may_try and (is_old or (self._value is not None and not is_enough(self._value))):
             self._tried_at, self._failed = now, True
             try:
@@ -196,11 +203,47 @@ def keys_of(settings: AuthorizationSettings) -> tuple[Keys, ...]:
 def fetch_secrets(name: str, load: Callable[[str], str] = load_parameter) -> tuple[bytes, ...]:
     """Raises CannotFetch."""
     try:
-        return split_secret(load(name), f"The parameter {name}")
-    except ParameterUnavailable as failure:
-        raise CannotFetch(str(failure), throttled=failure.throttled) from None
+        return split_secret(fetch_parameter(name, load), f"The parameter {name}")
     except InvalidSetting as failure:
         raise CannotFetch(str(failure)) from None
+
+
+def fetch_parameter(name: str, load: Callable[[str], str] = load_parameter) -> str:
+    """Raises CannotFetch."""
+    try:
+        return load(name)
+    except ParameterUnavailable as failure:
+        raise CannotFetch(str(failure), throttled=failure.throttled) from None
+
+
+def tokens_in(table: Table, pk: str) -> Iterator[IssuedToken]:
+    """Yield the tokens of a partition, also expired ones that are not removed yet. Raises ProtocolError."""
+    for page in pages_around_damage(table, pk, "/", "0"):
+        yield from map(decode_token, page)
+
+
+def check_of_revocation(table: Table, clock: Callable[[], float] = time.time) -> Callable[[str], float]:
+    """Make a function that raises Unauthorized for the id of a revoked token, and returns the Unix second of
+    the next check for other ids. (The wall clock goes on while a function is frozen.)"""
+
+    def fetch() -> tuple[frozenset[str], float]:
+        until = clock() + REVOKED_SECONDS
+        try:
+            return frozenset(each.id for each in tokens_in(table, REVOKED_PK)), until
+        except ProtocolError as failure:
+            raise CannotFetch(f"the list of revoked tokens: {failure.message}") from None
+
+    revoked = RefreshingCache(fetch, clock, fresh_seconds=REVOKED_SECONDS)
+
+    def check(token_id: str) -> float:
+        known = revoked.get()
+        if known is None:
+            raise KeysUnavailable
+        if token_id in known[0]:
+            raise Unauthorized(f"Token {quote(token_id)} was revoked", token_given=True)
+        return known[1]
+
+    return check
 
 
 def fetch_public_keys(url: str) -> PublicKeys:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -21,11 +22,10 @@ from urllib.parse import unquote, urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.headers import WRITING
 from tidemark.http.paths import is_open
 from tidemark.http.requests import EDGE_HOST, EDGE_PATH, Guard, Respond, header
-from tidemark.http.security.keys import WITH_SSM, CannotFetch, RefreshingCache
+from tidemark.http.security.keys import WITH_SSM, RefreshingCache, fetch_parameter
 from tidemark.observability.invocation import EDGE_VERSION, EDGE_VERSION_HEADER, read_edge_path
 from tidemark.protocol import errors
 from tidemark.settings import AuthorizationSettings, Settings
@@ -90,13 +90,7 @@ def origin_secret_loader(settings: AuthorizationSettings, run: Run) -> Load:
 
         return known
 
-    def fetch() -> str:
-        try:
-            return load_parameter(name)
-        except ParameterUnavailable as failure:
-            raise CannotFetch(str(failure), throttled=failure.throttled) from None
-
-    secret = RefreshingCache(fetch, patience=WITH_SSM)
+    secret = RefreshingCache(partial(fetch_parameter, name), patience=WITH_SSM)
     return lambda: run(secret.get)
 
 

@@ -89,6 +89,35 @@ def decode_format(item: Item | None) -> int:
     return (number(item, LEAST_EPOCH) if item else None) or 0
 
 
+#: Partitions of the tokens that `tidemark token` has signed, and of those that it has revoked.
+TOKENS_PK: Final = "tokens"
+REVOKED_PK: Final = "revoked"
+#: Seconds for which an item stays after the token's expiry: more than the leeway for clocks.
+_KEPT_SECONDS: Final = 60
+_SUBJECT: Final = "sj"
+_SCOPES: Final = "sc"
+
+
+class IssuedToken(NamedTuple):
+    """A signed token, without the token itself."""
+
+    id: str
+    subject: str
+    scopes: str
+    expires_at_ms: int
+
+
+def encode_token(pk: str, token: IssuedToken) -> Item:
+    # The slash: a sort key is not empty, and begins with a known character.
+    key, ttl = make_key(pk, f"/{token.id}"), str(token.expires_at_ms // 1000 + _KEPT_SECONDS)
+    return key | {TTL: {"N": ttl}, _SUBJECT: {"S": token.subject}, _SCOPES: {"S": token.scopes}}
+
+
+def decode_token(item: Item) -> IssuedToken:
+    expires_at_ms = 1000 * (int(item[TTL]["N"]) - _KEPT_SECONDS)
+    return IssuedToken(item[SK]["S"][1:], item[_SUBJECT]["S"], item[_SCOPES]["S"], expires_at_ms)
+
+
 def binary(data: bytes) -> dict[str, str]:
     return {"B": b64encode(data).decode()}
 
