@@ -46,6 +46,7 @@ OPERATIONS = {
     "HEAD /v1/stream/{n}": Operation(PLAIN, "read", 200),
     "GET /v1/stream/{n}": Operation(PLAIN, "read", 200),
     "POST /v1/stream/{n}": Operation(PLAIN, "write", 204, TEXT, b"more"),
+    "POST /v1/stream/{n}/first": Operation(PLAIN, "write", 204, TEXT | {"Stream-Create": ""}, b"a"),
     "PUT /v1/stream/{n}": Operation(PLAIN, "write manage", 200, TEXT),
     "PUT /v1/stream/{n}/new": Operation(PLAIN, "write manage", 201, TEXT),
     "DELETE /v1/stream/{n}": Operation(PLAIN, "manage", 204),

@@ -139,6 +139,8 @@ def test_who_changed_what_or_was_refused_is_told(
     way("POST", stream, who | kind, b"x")
     way("POST", upload, who | kind)
     way("GET", f"{stream}?offset=-1&live=sse", other)
+    for _ in range(2):  # The first one creates the stream.
+        way("POST", f"{path}/first", who | kind | {"Stream-Create": ""}, b"x")
     lines = [each.getMessage() for each in caplog.records if each.name == "tidemark.audit"]
     told = [json.loads(line.removeprefix("audit ")) for line in lines]
     alice, odd = ("alice", "t-1", "k-1"), ("['odd']", None, None)
@@ -155,5 +157,6 @@ def test_who_changed_what_or_was_refused_is_told(
         ("PUT", stream, 201, alice),
         ("POST", upload, 201, alice),
         ("GET", stream, 404, odd),
+        ("POST", f"{path}/first", 204, alice),
     ]
     assert who["Authorization"].removeprefix("Bearer ") not in caplog.text

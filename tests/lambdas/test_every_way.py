@@ -46,6 +46,14 @@ def test_the_alias_is_the_same_stream(way: Way, stream: str) -> None:
     assert (created.status, created.headers["location"].endswith(f"{alias}/new")) == (201, True)
 
 
+def test_a_stream_is_created_by_its_first_append(way: Way) -> None:
+    path = f"/v1/stream/every-way/{next(_serial)}"
+    first = TEXT | {"Stream-Create": "", "Stream-TTL": "60", "If-None-Match": "*"}
+    assert way("POST", path, TEXT, b"a").status == 404
+    assert [way("POST", path, first, b"a").status for _ in range(2)] == [204, 412]
+    assert (way("HEAD", path).headers["stream-ttl"], way("GET", path).body) == ("60", b"a")
+
+
 @pytest.fixture
 def bucket_stream(way: Way) -> str:
     bucket = f"/every-way-{next(_serial)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,26 @@ def test_an_if_match_that_names_another_tail_is_a_failed_precondition(value: str
     with pytest.raises(PreconditionFailed) as refused:
         condition.check("abc", 10, closed=False)
     assert refused.value.headers == {"ETag": TAIL, "Stream-Next-Offset": "0000000000000010"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "creates"), [((None, "*"), True), (("*", None), False), ((TAIL, None), False)]
+)
+def test_only_if_none_match_lets_an_append_create_its_stream(
+    headers: tuple[str | None, str | None], creates: bool
+) -> None:
+    condition = caching.parse_if_match(*headers)
+    assert condition is not None
+    with nullcontext() if creates else pytest.raises(PreconditionFailed, match="If-None-Match"):
+        condition.check_missing()
+    with pytest.raises(PreconditionFailed) if creates else nullcontext():
+        condition.check("abc", 10, closed=False)
+
+
+@pytest.mark.parametrize("headers", [(None, TAIL), (None, ""), ("*", "*"), (TAIL, "*")])
+def test_if_none_match_of_an_append_is_a_star_without_if_match(headers: tuple[str | None, str]) -> None:
+    with pytest.raises(Malformed, match="must be \\*, without If-Match"):
+        caching.parse_if_match(*headers)
 
 
 NOT_TAGS = ["", "abc", '"abc', 'abc"', "*, *", f"{TAIL},", f"{TAIL} {TAIL}", f"w/{TAIL}"]

@@ -82,7 +82,7 @@ WRITES = [
     ({"batch": "7"}, "batch needs producerId"),
     ({"batch": "-1", "producerId": "a"}, "batch: must be the number that foreachBatch gives, got '-1'"),
     ({"createStreams": "true"}, "contentType is missing"),
-    ({"contentType": "json"}, "contentType: Content-Type must look like"),
+    ({"contentType": "json"}, "contentType: Content type must look like"),
     ({"bytesPerAppend": "5000000"}, "bytesPerAppend: must be at most"),
     ({"producerId": "a b"}, "producerId: must be"),
     ({"producerId": "staged"}, "producerId: must not be 'staged'"),

@@ -51,6 +51,8 @@ _TRUE, _MODE, _BASE64, _IDENTITY = map(one_of, ("true", LAST_BY_KEY, "base64", "
 _POINTER: Final = like(f"^{POINTER.pattern}$", maxLength=MAX_POINTER)
 _CODINGS: Final = "`identity`: the body must not have a Content-Encoding."
 _MATCH: Final = "Append only at this tail: the `ETag` of HEAD or of an append; `*` is any (an extension)."
+_NONE_MATCH: Final = "An `ETag`: 304 if it is still current. `*`: append only to a stream that is missing."
+_CREATE: Final = "Creates a missing stream of this type; empty: of `Content-Type`'s (an extension)."
 _ETAG: Final = "The entity tag: of the page for reads; of the tail for HEAD and writes, for `If-Match`."
 _CURSOR: Final = "Send it as `cursor` with the next read (§10.1), so that caches can answer."
 _EPOCH: Final = "Grows with each restart of the producer. In a response: the producer's current epoch."
@@ -63,7 +65,7 @@ _TABLE: Final = (
     Header("Accept-Encoding", "server", _IDENTITY, _CODINGS),
     Header("ETag", "server", TEXT, _ETAG),
     Header("If-Match", "client", like(r'^(\*|"[!#-~]*")$'), _MATCH, "*"),
-    Header("If-None-Match", "client", TEXT, "An `ETag`: 304 if it is still current."),
+    Header("If-None-Match", "client", TEXT, _NONE_MATCH),
     Header("Last-Event-ID", "client", TEXT, "The `id` of the last event: redirects to the events after it."),
     Header("Location", "server", _URL, "The new stream's URL, or a redirect's target."),
     Header("Producer-Epoch", "both", COUNT, _EPOCH, 0),
@@ -80,6 +82,7 @@ _TABLE: Final = (
     Header("Stream-Compact-Key", "both", _POINTER, "JSON pointer to a message's key (RFC 6901).", "/id"),
     Header("Stream-Compact-Tombstones", "both", COUNT, "Seconds for which deletions are kept.", 86400),
     Header("Stream-Compacted-Offset", "server", TOKEN, "Superseded messages before it are gone."),
+    Header("Stream-Create", "client", TEXT, _CREATE, "application/json"),
     Header("Stream-Cursor", "server", COUNT, _CURSOR),
     Header("Stream-Expires-At", "client", _UTC, "End at this instant (RFC 3339).", "2027-01-15T12:00:00Z"),
     Header(

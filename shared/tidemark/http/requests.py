@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any, Final
@@ -41,6 +41,8 @@ RECEIVED: Final = "tidemark.received"
 GIVE_BACK: Final = "tidemark.give_back"
 #: The scope key of a checked request's grants.
 ACCESS: Final = "tidemark.access"
+#: The scope key of an append that found no stream and creates one.
+CREATES: Final = "tidemark.creates"
 STREAM_ROOT: Final = "/v1/stream/"
 #: Scope keys in which `behind_edge` stores the request's path and host, as the edge reports them.
 EDGE_PATH: Final = "tidemark.edge_path"
@@ -52,6 +54,7 @@ PROXY_ROOT: Final = "/v1/proxy"
 #: The roots of subscriptions (§6).
 SUBSCRIPTION_ROOTS: Final = tuple(f"{root}{RESERVED_SEGMENT}/" for root in STREAM_ROOTS)
 
+_CONDITIONS: Final = frozenset({b"if-match", b"if-none-match"})
 FORK_HEADERS: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
 PRODUCER_HEADERS: Final = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 #: Headers that set retention and compaction of a stream, or of the streams of a bucket.
@@ -151,12 +154,12 @@ def is_closing(request: Request) -> bool:
     return values == ["true"]
 
 
-def parse_body_type(request: Request) -> ContentType | None:
-    """Parse Content-Type. Raises Malformed, also for a comma outside of quotes: two types that a gateway
-    joined."""
-    value = single_header(request, "Content-Type")
+def parse_body_type(request: Request, name: str = "Content-Type") -> ContentType | None:
+    """Parse Content-Type, or a header of that form. Raises Malformed, also for a comma outside of quotes: two
+    types that a gateway joined."""
+    value = single_header(request, name)
     if value and "," in value and not _ONE_TYPE.fullmatch(value):
-        raise Malformed(f"Content-Type must be sent once, as type/subtype; got {value[:80]!r}")
+        raise Malformed(f"{name} must be sent once, as type/subtype; got {value[:80]!r}")
     return parse_content_type(value) if value else None
 
 
@@ -183,6 +186,24 @@ async def parse_create(request: Request) -> CreateRequest:
     body_type = parse_body_type(request)
     if body_type is None and fork is None:
         body_type = parse_content_type(messages.DEFAULT)
+    return replace(parse_new_stream(request, body_type), body=await read_body(request), fork=fork)
+
+
+def parse_first_append(request: Request, append: AppendRequest) -> CreateRequest | None:
+    """Parse the stream that this append creates if it is missing (an extension); None without Stream-Create.
+    Raises Malformed."""
+    if single_header(request, "Stream-Create") is None:
+        return None
+    if parse_fork(request) is not None:
+        raise Malformed("Stream-Create cannot make a fork: send Stream-Forked-From with PUT")
+    content_type = parse_body_type(request, "Stream-Create") or parse_body_type(request)
+    if content_type is None:
+        raise Malformed("Stream-Create is empty and Content-Type is missing: one must be the stream's type")
+    return replace(parse_new_stream(request, content_type), first=append)
+
+
+def parse_new_stream(request: Request, body_type: ContentType | None) -> CreateRequest:
+    """Parse the settings of a new stream of this type. Raises Malformed."""
     if body_type is not None and body_type.essence in _FORMS:
         raise Malformed(
             f"{body_type.essence} is a form's type, not a stream's; "
@@ -195,8 +216,6 @@ async def parse_create(request: Request) -> CreateRequest:
             single_header(request, "Stream-TTL"), single_header(request, "Stream-Expires-At")
         ),
         closed=is_closing(request),
-        body=await read_body(request),
-        fork=fork,
         retention=retention,
         compaction=compaction,
     )
@@ -242,7 +261,9 @@ def parse_stream_parameter(path: str | None) -> StreamKey:
 async def parse_append(request: Request) -> AppendRequest:
     claim = parse_claim(*map(partial(single_header, request), PRODUCER_HEADERS))
     stream_seq = parse_stream_seq(single_header(request, "Stream-Seq"))
-    if_match = parse_if_match(header(request, "If-Match"))
+    if_match = None
+    if [name for name, _ in request.scope["headers"] if name in _CONDITIONS]:  # Faster than two searches.
+        if_match = parse_if_match(header(request, "If-Match"), header(request, "If-None-Match"))
     body = await read_body(request)
     # A close without a body ignores the content type, which some clients always send (§5.2).
     body_type = parse_body_type(request) if body else None

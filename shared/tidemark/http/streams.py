@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -21,11 +22,12 @@ from tidemark.http.backend import Backend
 from tidemark.http.live import EndError, event_stream, gathered_events
 from tidemark.http.paths import STREAM_PATHS, Operation
 from tidemark.observability.metrics import PROCESS
+from tidemark.protocol import errors
+from tidemark.protocol.append import Outcome
 from tidemark.protocol.authorization import EVERYTHING, RequiredScope, Right, Target
-from tidemark.protocol.errors import PreconditionFailed, ProtocolError, SourceNotFound
 from tidemark.protocol.sse import CLOSED_ID
 from tidemark.protocol.stream_key import StreamKey, check_new_name
-from tidemark.service.create import create
+from tidemark.service.create import CreateRequest, create, create_with_append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
@@ -75,11 +77,11 @@ def required_scopes(request: Request, rights: frozenset[Right]) -> Iterator[Requ
         return
     try:
         fork = requests.parse_fork(request)
-    except ProtocolError:
+    except errors.ProtocolError:
         return
     if fork is not None:
         source = Target(fork.source.bucket, fork.source.stream_id)
-        yield RequiredScope(source, frozenset({Right.READ}), absent=SourceNotFound().message)
+        yield RequiredScope(source, frozenset({Right.READ}), absent=errors.SourceNotFound().message)
         yield RequiredScope(source, frozenset({Right.FORK, Right.WRITE, Right.MANAGE}))
 
 
@@ -109,7 +111,10 @@ _PAGE: Final = ("Stream-Up-To-Date", "Stream-Cursor", "Stream-SSE-Data-Encoding"
 _READ: Final = (*_TAIL, "ETag", *_PAGE)
 _APPENDED: Final = (*_TAIL, "ETag", "Producer-Epoch", "Producer-Seq")
 _SETTINGS: Final = ("Stream-TTL", "Stream-Expires-At", *requests.SETTING_HEADERS)
+_CREATION: Final = ("Stream-Create", *_SETTINGS)
 _GAP: Final = ("Producer-Expected-Seq", "Producer-Received-Seq")
+#: The streams of a name that may end, one after the other, while an append would create it.
+_MAX_LIVES: Final = 8
 
 _T = TypeVar("_T")
 
@@ -171,23 +176,44 @@ async def create_stream(request: Request, backend: Backend, key: StreamKey) -> R
         204: ("The append is accepted, or repeats one of the producer's.", *_APPENDED),
         403: ("The producer's epoch is stale, or the token does not grant this.", "Producer-Epoch"),
         409: ("The stream is closed or of another type, or the append is out of sequence.", *_TAIL, *_GAP),
-        412: ("`If-Match` names another tail.", "ETag", "Stream-Next-Offset"),
+        412: ("`If-Match` or `If-None-Match` fails.", "ETag", "Stream-Next-Offset"),
         413: ("The body is too large.",),
     },
-    ("Stream-Closed", "Stream-Seq", *requests.PRODUCER_HEADERS, "If-Match"),
+    ("Stream-Closed", "Stream-Seq", *requests.PRODUCER_HEADERS, "If-Match", "If-None-Match", *_CREATION),
     body=True,
 )
 async def append_to_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
-    """Append to a stream, close it, or both (§5.2, §5.3)."""
+    """Append to a stream, close it, or both (§5.2, §5.3). `Stream-Create` creates a missing stream."""
     append_request = await requests.parse_append(request)
     try:
-        outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
-    except PreconditionFailed:
+        try:
+            outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
+        except (errors.StreamNotFound, errors.SoftDeleted):
+            creation = requests.parse_first_append(request, append_request)
+            if creation is None:
+                raise
+            request.scope[requests.CREATES] = True
+            outcome = await create_or_append(backend, key, creation)
+    except errors.PreconditionFailed:
         if request.scope.get(requests.ACCESS, EVERYTHING).may_read(key):
             raise
-        raise PreconditionFailed from None  # Hides the tail from a token that may not read.
+        raise errors.PreconditionFailed from None  # Hides the tail from a token that may not read.
     PROCESS.appended(len(append_request.body))
     return responses.appended(append_request, outcome)
+
+
+async def create_or_append(backend: Backend, key: StreamKey, creation: CreateRequest) -> Outcome:
+    """Create the stream with its first append, or append if another writer has created it meanwhile."""
+    assert creation.first is not None, "the append is a part of the creation"
+    check_new_name(key)
+    for _ in range(_MAX_LIVES):
+        outcome = await backend.call(create_with_append, key, creation)
+        if outcome is not None:
+            backend.wake.hub.wake(key)  # The followers of an expired stream.
+            return outcome
+        with suppress(errors.StreamNotFound, errors.SoftDeleted):
+            return await backend.append(key, creation.first)
+    raise errors.Busy
 
 
 @operation("DELETE", "manage", {204: ("The stream is deleted.",)})

@@ -110,7 +110,7 @@ def render_tail_etag(incarnation: str, tail: int, *, closed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IfMatch:
-    """The condition of an append: `*`, or the tags of the tails that it may follow."""
+    """The condition of an append: `*` (None), or the tags that it may follow; no tags: it must create."""
 
     tags: frozenset[str] | None
 
@@ -120,9 +120,20 @@ class IfMatch:
         if self.tags is not None and etag not in self.tags:
             raise PreconditionFailed(etag, tail)
 
+    def check_missing(self) -> None:
+        """Check the condition of an append that creates its stream. Raises PreconditionFailed."""
+        if self.tags is None or self.tags:
+            raise PreconditionFailed
 
-def parse_if_match(value: str | None) -> IfMatch | None:
-    """Return the condition. Raises Malformed for anything but `*` and a list of entity tags."""
+
+def parse_if_match(value: str | None, none_match: str | None = None) -> IfMatch | None:
+    """Return the condition. Raises Malformed for anything but `*` and, for If-Match, a list of tags."""
+    if none_match is not None:
+        if none_match != "*" or value is not None:
+            raise Malformed(
+                f"If-None-Match of an append must be *, without If-Match; got {none_match[:80]!r}"
+            )
+        return IfMatch(frozenset())
     if value is None:
         return None
     if value == "*":

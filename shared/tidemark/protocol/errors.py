@@ -370,16 +370,16 @@ class StaleEpoch(ProtocolError):
 
 
 class PreconditionFailed(ProtocolError):
-    """`If-Match` names another tail. Clients that may read the stream get the current one."""
+    """`If-Match` or `If-None-Match` fails. Clients that may read the stream get the current tail."""
 
     status = 412
 
     def __init__(self, etag: str | None = None, tail: int = 0) -> None:
         if etag is None:
-            super().__init__("If-Match does not name the stream's tail; nothing was appended")
+            super().__init__("If-Match or If-None-Match fails; nothing was appended")
             return
         super().__init__(
-            f"If-Match does not name the stream's tail, which is {etag}; nothing was appended",
+            f"If-Match or If-None-Match fails: the stream's tail is {etag}; nothing was appended",
             {"ETag": etag, "Stream-Next-Offset": render_offset(tail)},
         )
 

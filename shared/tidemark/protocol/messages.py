@@ -62,7 +62,7 @@ def parse_content_type(header: str) -> ContentType:
     value = header.strip()
     match = _MEDIA_TYPE.fullmatch(value) if len(value) <= MAX_LENGTH else None
     if match is None:
-        raise Malformed(f"Content-Type must look like type/subtype, got {value[:80]!r}")
+        raise Malformed(f"Content type must look like type/subtype, got {value[:80]!r}")
     return ContentType(value, match[1].lower())
 
 

@@ -16,7 +16,8 @@ LoadHeadError = e.StreamNotFound | e.SoftDeleted
 OfBody = e.Malformed | e.TooManyMessages
 OfTail = e.AppendAfterClose | e.SequenceRegression | e.SequenceGap | e.StaleEpoch | e.PreconditionFailed
 AppendError = LoadHeadError | OfBody | e.ContentTypeMismatch | OfTail
-CreateError = OfBody | e.StreamNotFound | e.BucketNotFound | e.Conflict | e.RetentionGone | e.HistoryGone
+OfFork = e.StreamNotFound | e.Conflict | e.RetentionGone | e.HistoryGone
+CreateError = OfBody | OfFork | OfTail | e.BucketNotFound
 ReadOnError = BootstrapError = LoadHeadError | e.HistoryGone | e.Malformed
 ReadError = LoadTimesError = ReadOnError | e.StaleCursor | e.RetentionGone
 DeleteError = RenewWhileWaitingError = LoadHeadError

@@ -243,7 +243,7 @@ class _Attempt:
             if parsed_bytes > _ON_THE_SPOT_BYTES and appends:
                 self._stores.concurrency.sleep(0)  # Other tasks of the event loop run.
                 parsed_bytes = len(request.body)
-            appends.append(_parse_request(self._stores, record, request))
+            appends.append(append_of(self._stores, record, request))
         return appends
 
     def commit(self, head: tails.StreamHead, plan: AppendPlan) -> None:
@@ -300,7 +300,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
     Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3; then nothing has changed.
     """
     head = _remembered_or_read(stores, key).head
-    parsed = _parse_request(stores, head.record, request)
+    parsed = append_of(stores, head.record, request)
     data = parsed.messages.data
     if parsed.fault is not None or len(data) <= INLINE_BYTES:
         return None
@@ -327,7 +327,7 @@ def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
     return Spilled(record.incarnation, data, stores.put_body(record.incarnation, data))
 
 
-def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest) -> Append:
+def append_of(stores: Stores, record: StreamRecord, request: AppendRequest) -> Append:
     """Parse the body by the stream's content type; closing alone needs no body (§5.2). An error in the body
     is kept for the decision, which checks the closed state first (§5.2, error precedence)."""
     messages, fault, content_type = NOTHING, None, record.content_type

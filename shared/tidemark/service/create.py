@@ -1,4 +1,5 @@
-"""Create (§5.1): idempotent; an expired stream is replaced by a new one."""
+"""Create (§5.1): idempotent; an expired stream is replaced by a new one. The first append may create the
+stream too (an extension): the creation has its batch, in the same conditional write."""
 
 from __future__ import annotations
 
@@ -14,15 +15,16 @@ from tidemark.log.schema import COMPACTED_EPOCH, log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol import create as rules
 from tidemark.protocol import errors
+from tidemark.protocol.append import Append, Kind, Outcome, plan_appends
 from tidemark.protocol.compaction import MODE_HEADER, Compaction, decide_compaction
 from tidemark.protocol.expiry import NEVER, Expiry
-from tidemark.protocol.messages import ContentType, Messages
+from tidemark.protocol.messages import ContentType
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.append import INLINE_BYTES, parse_body
+from tidemark.service.append import INLINE_BYTES, AppendRequest, append_of, parse_body
 from tidemark.service.delete import end, release_writes, remove_unreferenced, try_release
 from tidemark.service.load import head_from, load_head
 from tidemark.service.stores import Stores
@@ -105,7 +107,7 @@ _MAX_TRIES = 8
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
     """A PUT as it arrived. A fork may leave content type and expiry to its source; a stream may leave its
-    retention and compaction to its bucket."""
+    retention and compaction to its bucket. With `first` the append is the request, and its body counts."""
 
     content_type: ContentType | None
     expiry: Expiry
@@ -114,6 +116,7 @@ class CreateRequest:
     fork: rules.ForkPoint | None = None
     retention: Retention = FOREVER
     compaction: Compaction | None = None
+    first: AppendRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,20 @@ def create(stores: Stores, key: StreamKey, request: CreateRequest) -> Created:
     Raises Malformed for an invalid body, Conflict if a different stream exists; and as `fork_origin`.
     """
     return _Creation(stores, key, request).run()
+
+
+def create_with_append(stores: Stores, key: StreamKey, request: CreateRequest) -> Outcome | None:
+    """Create the stream with its first append. Returns None if the stream exists, whatever its configuration:
+    then nothing was written.
+
+    Raises the error that an empty stream would refuse the append with; and as `create`.
+    """
+    made = create(stores, key, request)
+    if not made.is_new:
+        return None
+    tail = made.head.tail
+    producer = tail.producers[0] if tail.producers else None
+    return Outcome(Kind.APPENDED, tail.offset, tail.closed, producer, made.head.record.incarnation)
 
 
 class _Creation:
@@ -196,20 +213,27 @@ class _Creation:
             )
         if record.compaction:
             stores.check_format(COMPACTED_EPOCH)
+        if request.first is not None:
+            if request.first.if_match is not None:
+                request.first.if_match.check_missing()
+            first = append_of(stores, record, request.first._replace(if_match=None))
+            return self.with_first_batch(record, first)
         messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
             return lifecycle.Creation(record)  # An open stream without content has an empty log.
-        return self.with_first_batch(record, messages)
+        return self.with_first_batch(record, Append(messages, request.closed))
 
-    def with_first_batch(self, record: records.StreamRecord, messages: Messages) -> lifecycle.Creation:
+    def with_first_batch(self, record: records.StreamRecord, append: Append) -> lifecycle.Creation:
         """The creation with a first batch. A large body goes to S3 before the stream exists. The creation may
-        then fail, so the due entry that removes the body is written first."""
-        stores, data, now_ms = self._stores, messages.data, record.created_ms
-        append_id = stores.new_id()
-        after = Tail(offset=record.base + len(data), closed=self._request.closed)
+        then fail, so the due entry that removes the body is written first. Raises the append's refusal."""
+        plan = plan_appends(Tail(record.base), [append], {})
+        if isinstance(refusal := plan.results[0], errors.ProtocolError):
+            raise refusal
+        stores, now_ms, append_id = self._stores, record.created_ms, self._stores.new_id()
+        data, lengths, _ = plan.body()
         checksums = records.Checksums.of(None, record.base, data)
         first = records.Batch(
-            record.base, after, append_id, now_ms, data, lengths=messages.lengths, checksums=checksums
+            record.base, plan.after, append_id, now_ms, data, lengths=lengths, checksums=checksums
         )
         if len(data) <= INLINE_BYTES:
             return lifecycle.Creation(record, first)
@@ -262,7 +286,8 @@ class _Creation:
             raise lifecycle.StreamChanged
         if head.is_expired(now_ms):
             return self.replace(head)
-        self.check_as_asked(existing, closed=head.tail.closed)
+        if self._request.first is None:
+            self.check_as_asked(existing, closed=head.tail.closed)
         self._stores.tails.learn(head)
         return Created(head, is_new=False)
 

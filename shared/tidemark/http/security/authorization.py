@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.paths import Find, Operation
-from tidemark.http.requests import ACCESS, Respond, header, url_path
+from tidemark.http.requests import ACCESS, CREATES, Respond, header, url_path
 from tidemark.http.security.keys import Keys, check_of_revocation, keys_of
 from tidemark.log.table import Table
 from tidemark.protocol.authorization import Access, Grant, Right, grants_of_public, parse_scopes
@@ -232,7 +232,7 @@ def is_audited(request: Request, operation: Operation) -> bool:
         return request.method in {"PUT", "DELETE"}
     if (header(request, "Stream-Closed") or "").lower() == "true":
         return True
-    return operation.method == "POST" and operation.rights == {Right.MANAGE}
+    return CREATES in request.scope or (operation.method == "POST" and operation.rights == {Right.MANAGE})
 
 
 def audit(request: Request, status: int) -> None:

@@ -1,0 +1,200 @@
+"""A stream by its first append (an extension): `Stream-Create` on POST."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.http.asgi import CLOSE, JSON, PRODUCER, TEXT, Door, Make
+from tests.support import TEXT as TEXT_TYPE
+from tests.support import Clock, World, append_request, create_request
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.create import create_with_append
+
+CREATE = {"Stream-Create": ""}
+NEW = TEXT | CREATE
+ONLY_NEW = NEW | {"If-None-Match": "*"}
+LATER = PRODUCER | {"Producer-Seq": "1"}
+each_way = pytest.mark.each_way
+
+
+def key_of(path: str) -> StreamKey:
+    return StreamKey("v1", path.removeprefix("/v1/stream/"))
+
+
+def without_etag(headers: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name != "etag"}
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("settings", "append", "body"),
+    [
+        (TEXT, PRODUCER, b"x"),
+        (TEXT, {}, b"x"),
+        (TEXT, CLOSE, b"x"),
+        (TEXT, PRODUCER | CLOSE | {"Producer-Epoch": "7"}, b""),
+        (TEXT | {"Stream-TTL": "60"}, {"Stream-Seq": "5"}, b"x" * (INLINE_BYTES + 1)),
+        (TEXT | {"Stream-Expires-At": "2040-01-01T00:00:00Z", "Stream-Retain-Bytes": "9"}, {}, b"x"),
+        (JSON | {"Stream-Compact": "last-by-key", "Stream-Retain-Seconds": "86400"}, {}, b'[{"a":1},[2]]'),
+        # Refused, and no stream is made.
+        (TEXT, LATER, b"x"),
+        (TEXT, JSON, b"{}"),
+        (JSON, {}, b"{"),
+        (TEXT, {"If-Match": '"other"'}, b"x"),
+    ],
+)
+def test_a_first_append_gets_the_answer_of_a_creation_and_an_append(
+    door: Door, path: str, settings: dict[str, str], append: dict[str, str], body: bytes
+) -> None:
+    creation = settings | {"Stream-Create": settings["Content-Type"]}
+    answer = door.post(path, creation | append, body)
+    assert door.put(f"{path}/two", settings).status == 201
+    expected = door.post(f"{path}/two", {"Content-Type": settings["Content-Type"]} | append, body)
+    assert answer.status == expected.status
+    if answer.status >= 300:
+        assert door.head(path).status == 404
+        assert answer["producer-expected-seq"] == expected["producer-expected-seq"]
+        return
+    assert without_etag(answer.headers) == without_etag(expected.headers)
+    assert answer["etag"] == door.head(path)["etag"]
+    assert without_etag(door.head(path).headers) == without_etag(door.head(f"{path}/two").headers)
+    assert door.get(path).body == door.get(f"{path}/two").body
+    again, expected = (door.post(each, creation | append, body) for each in (path, f"{path}/two"))
+    assert (again.status, again["stream-next-offset"]) == (expected.status, expected["stream-next-offset"])
+
+
+@each_way
+def test_a_repeated_first_append_of_a_producer_is_a_duplicate(door: Door, path: str) -> None:
+    first = door.post(path, NEW | PRODUCER, b"a")
+    assert (first.status, first["producer-seq"]) == (200, "0")
+    again = door.post(path, NEW | PRODUCER, b"a")
+    assert (again.status, again.next_offset, again["etag"]) == (204, first.next_offset, first["etag"])
+    assert door.post(path, NEW | LATER, b"b").status == 200
+    assert door.get(path).body == b"ab"
+
+
+@each_way
+def test_an_existing_stream_keeps_its_settings_and_takes_the_append(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"a", Stream_TTL="60")
+    other = {"Stream-Create": "application/json", "Stream-TTL": "5", "Stream-Forked-From": "/v1/stream/x"}
+    assert door.post(path, TEXT | other, b"b").status == 204
+    assert door.head(path)["stream-ttl"] == "60"
+    refused = door.post(path, JSON | other, b"1")
+    assert (refused.status, "text/plain" in refused.json["error"]) == (409, True)
+    assert door.post(path, CLOSE).status == 204
+    assert door.post(path, NEW, b"c")["stream-closed"] == "true"
+    assert door.get(path).body == b"ab"
+
+
+@each_way
+def test_with_if_none_match_only_one_append_creates_the_stream(door: Door, path: str) -> None:
+    assert door.post(path, TEXT | {"If-None-Match": "*"}, b"x").status == 404
+    first = door.post(path, ONLY_NEW | PRODUCER, b"a")
+    assert first.status == 200
+    refused = door.post(path, ONLY_NEW, b"b")
+    assert (refused.status, refused["etag"]) == (412, first["etag"])
+    assert "If-None-Match" in refused.json["error"]
+    assert door.post(path, ONLY_NEW | PRODUCER, b"a").status == 204, "a duplicate"
+    assert door.get(path).body == b"a"
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"Stream-Create": "text"}, "'text'"),
+        ({"Stream-Create": "text/plain, text/plain"}, "Stream-Create must be sent once"),
+        ({"Stream-Create": "application/x-www-form-urlencoded"}, "form's type"),
+        (CREATE | {"Content-Type": ""}, "Stream-Create is empty and Content-Type is missing"),
+        (CREATE | {"Stream-Forked-From": "/v1/stream/a"}, "with PUT"),
+        (CREATE | {"Stream-TTL": "soon"}, "Stream-TTL"),
+        (CREATE | {"Stream-Compact": "last-by-key"}, "needs a stream of application/json"),
+        (CREATE | {"If-None-Match": '"a"'}, "If-None-Match of an append must be *"),
+        (ONLY_NEW | {"If-Match": "*"}, "without If-Match"),
+    ],
+)
+def test_a_creation_that_is_malformed_is_400_with_the_reason(
+    door: Door, path: str, headers: dict[str, str], said: str
+) -> None:
+    refused = door.post(path, TEXT | headers, b"x")
+    assert (refused.status, door.head(path).status) == (400, 404), refused
+    assert said in refused.json["error"]
+
+
+def test_a_name_that_put_refuses_is_refused(door: Door, path: str) -> None:
+    assert door.post(f"{path}/a%E2%80%AEb", NEW, b"x").status == 400
+
+
+@each_way
+def test_the_next_stream_of_a_name_has_only_its_own_messages(
+    door: Door, clock: Clock, make_stream: Make
+) -> None:
+    path = make_stream(body=b"old", Stream_TTL="60")
+    assert door.delete(path).status == 204
+    assert door.post(path, NEW | PRODUCER | {"Stream-TTL": "60"}, b"new").status == 200
+    assert door.get(path).body == b"new"
+    clock.advance(64_000)  # A twentieth late.
+    assert door.post(path, TEXT | LATER, b"late").status == 404
+    assert door.post(path, NEW | PRODUCER, b"newer").status == 200
+    assert door.get(path).body == b"newer"
+    assert door.put(f"{path}/fork", {"Stream-Forked-From": path}).status == 201
+    assert door.delete(path).status == 204
+    assert door.post(path, TEXT, b"x").status == 410
+    assert (door.post(path, NEW, b"x").status, door.put(path, TEXT).status) == (409, 409)
+
+
+def test_a_stream_of_a_bucket_gets_the_buckets_settings(door: Door, make_bucket: Any) -> None:
+    bucket = make_bucket(Stream_Retain_Seconds="86400")
+    assert door.post(f"{bucket}/run", NEW, b"x").status == 204
+    assert door.head(f"{bucket}/run")["stream-retain-seconds"] == "86400"
+    missing = door.post("/no-such-bucket/run", NEW, b"x")
+    assert (missing.status, "Bucket" in missing.json["error"]) == (404, True)
+
+
+# --- calls and races ----------------------------------------------------------------
+
+
+def test_a_first_append_is_a_read_and_one_conditional_write_and_then_costs_nothing_more(
+    door: Door, path: str
+) -> None:
+    door.process.calls.taken()
+    assert door.post(path, NEW | PRODUCER, b"a").status == 200
+    assert door.process.calls.taken() == {"GetItem": 1, "TransactWriteItems": 1}
+    assert door.post(path, NEW | LATER, b"b").status == 200
+    assert door.process.calls.taken() == {"PutItem": 1}
+
+
+def test_of_two_processes_one_creates_and_both_appends_are_in_the_log(
+    door: Door, world: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process creates between this one's read and its write."""
+    send: Any = door.process.dynamodb.send
+    rival, first = world.process(), create_request(TEXT_TYPE)
+    made: list[object] = []
+
+    def overtaken(operation: str, *more: Any) -> Any:
+        if operation == "TransactWriteItems" and not made:
+            append = append_request(b"rival,", content_type=TEXT_TYPE, claim=("rival", 0, 0))
+            made.append(create_with_append(rival.stores, key_of(path), replace(first, first=append)))
+        return send(operation, *more)
+
+    monkeypatch.setattr(door.process.dynamodb, "send", overtaken)
+    assert door.post(path, NEW | PRODUCER, b"own").status == 200
+    assert made[0] is not None
+    assert door.get(path).body == b"rival,own"
+    assert door.post(path, ONLY_NEW | PRODUCER | {"Producer-Id": "q"}, b"late").status == 412
+
+
+def test_many_first_appends_at_once_make_one_stream_with_all_of_them(door: Door, path: str) -> None:
+    async def scenario() -> list[Any]:
+        asking = (door.ask("POST", path, NEW, b"%02d," % number) for number in range(24))
+        return await asyncio.gather(*asking)
+
+    answers = door.run(scenario())
+    assert {answer.status for answer in answers} == {204}
+    assert len({answer["etag"].partition(":")[0] for answer in answers}) == 1
+    assert sorted(door.get(path).body.split(b",")) == sorted([b"", *(b"%02d" % n for n in range(24))])
