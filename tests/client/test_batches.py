@@ -183,6 +183,19 @@ def test_only_one_batch_is_on_its_way_until_the_epoch_is_claimed() -> None:
     assert (taken(made).body, taken(made).body) == (b"b", b"c")
 
 
+def test_only_the_first_batch_creates_the_stream_and_is_alone() -> None:
+    made = Batches(Protocol("http://s/s", "text/plain", RETRY), "p", 0, 3, ProducerLimits(0.0), create=True)
+    made.add(b"a", 0.0)
+    first = taken(made)
+    assert made.request(first).headers["Stream-Create"] == "text/plain"
+    made.add(b"b", 0.0)
+    assert made.take(0.0) is None, "it would find no stream"
+    made.answered(first, LOST, 0.0)
+    assert "Stream-Create" in made.request(taken(made, 9.0)).headers
+    made.answered(first, Reply(204, {"producer-seq": "0"}), 9.0)
+    assert "Stream-Create" not in made.request(taken(made, 9.0)).headers
+
+
 def test_a_first_batch_that_may_be_written_is_not_sent_again_in_another_epoch() -> None:
     made = batches()
     made.add(b"a", 0.0)

@@ -63,6 +63,11 @@ def append(**options: Any) -> Any:
         (append(), ("POST", {"Content-Type": "text/plain"}, b"x")),
         (append(seq="7"), ("POST", {"Content-Type": "text/plain", "Stream-Seq": "7"}, b"x")),
         (append(if_match='"e"'), ("POST", {"Content-Type": "text/plain", "If-Match": '"e"'}, b"x")),
+        (append(create=True), ("POST", {"Content-Type": "text/plain", "Stream-Create": "text/plain"}, b"x")),
+        (
+            append(create={"ttl": 60}),
+            ("POST", {"Content-Type": "text/plain", "Stream-Create": "text/plain", "Stream-TTL": "60"}, b"x"),
+        ),
         (append(close=True), ("POST", {"Content-Type": "text/plain", "Stream-Closed": "true"}, b"x")),
         (protocol().close(), ("POST", {"Stream-Closed": "true"}, b"")),
         (protocol().close("x"), ("POST", {"Content-Type": "text/plain", "Stream-Closed": "true"}, b"x")),

@@ -121,14 +121,17 @@ async def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
 
 
 @both
+@pytest.mark.parametrize("create", [False, True, {"ttl": 60}])
 @on_a_loop
-async def test_a_producer_writes_once_through_a_network_that_loses(tidemark_url: str, kind: Any) -> None:
+async def test_a_producer_writes_once_through_a_network_that_loses(
+    tidemark_url: str, kind: Any, create: Any
+) -> None:
     url, written = f"{tidemark_url}/v1/stream/lossy", list(range(200))
-    with Stream.create(url, content_type="application/json").producer("earlier", closes=False) as earlier:
-        earlier.append(-1)
+    if create is False:
+        Stream.create(url, content_type="application/json")
     faulty = client_of(kind, Failing())
     stream = kind(url, content_type="application/json", client=faulty, retry=FAST)
-    producer = stream.producer("p", max_batch_messages=7, linger_seconds=0.001)
+    producer = stream.producer("p", create=create, max_batch_messages=7, linger_seconds=0.001)
     for number in written:
         await awaited(producer.append(number))
         if number % 50 == 0:
@@ -141,7 +144,10 @@ async def test_a_producer_writes_once_through_a_network_that_loses(tidemark_url:
     with pytest.raises(ValueError, match="closed"):
         await awaited(producer.append("more"))
     followed = [chunk async for chunk in each(kind(url, client=faulty, retry=FAST).follow())]
-    assert [message for chunk in followed for message in chunk.messages] == [-1, *written, "end"]
+    assert [message for chunk in followed for message in chunk.messages] == [*written, "end"]
+    assert Stream(url).head().ttl_seconds == (60 if isinstance(create, dict) else None)
+    with pytest.raises(ValueError, match="create needs the content type"):
+        kind(url).producer("q", create=create or True)
     await awaited(faulty.close() if kind is Stream else faulty.aclose())
 
 

@@ -318,7 +318,7 @@ the beginning of a stream is read where it was let go of
     record.retained if record.snapshot is None else 0 => 0
 the client claims an epoch while a batch of the one before may be written
     client.batches:Batches._may_claim caught by client/test_batches.py
-    self._claiming and (not batch.may_be_written) => self._claiming
+    self._is_first and (not batch.may_be_written) => self._is_first
 the removal of a batch leaves all but its first object
     blobs:objects_of caught by blobs/test_keys.py
     parts_of(key, 0) => parts_of(key, 0)[:1]

@@ -16,7 +16,7 @@ import httpx
 from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
-from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
+from tidemark.client.core import Create, CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, WaitResult, bearer_token
@@ -232,10 +232,11 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
         *,
         epoch: int | None = None,
         closes: bool = True,
+        create: Create = False,
         **limits: Unpack[ProducerOptions],
     ) -> AsyncProducer:
         now = time.time_ns() // 1000
-        batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits))
+        batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits), create=create)
         return AsyncProducer(self._driver(), batches, self._protocol, closes=closes)
 
     async def request_stop(self) -> None:

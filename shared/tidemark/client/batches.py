@@ -18,7 +18,7 @@ from typing import Final, TypedDict
 
 from tidemark.client import errors
 from tidemark.client.chunks import is_json
-from tidemark.client.core import Protocol, Receipt
+from tidemark.client.core import Create, Protocol, Receipt
 from tidemark.client.exchange import (
     Lost,
     Reply,
@@ -99,6 +99,8 @@ class Batches:
         now_microseconds: int,
         epoch: int | None,
         limits: ProducerLimits,
+        *,
+        create: Create = False,
     ) -> None:
         if not producer_id or not (producer_id.isascii() and producer_id.isprintable()):
             raise ValueError(f"producer_id is {producer_id!r}; it must be printable ASCII, and not empty")
@@ -107,8 +109,10 @@ class Batches:
         self._protocol, self._retry, self.limits = protocol, protocol.retry, limits
         self.producer_id: Final = producer_id
         self.epoch = now_microseconds if epoch is None else epoch
-        #: Until the first answer another epoch may be higher, and only one batch is in flight.
-        self._claiming = self._chooses_epoch = epoch is None
+        self._chooses_epoch: Final = epoch is None
+        self._creation: Final = protocol.creation(create)
+        #: Until the first answer another epoch may be higher, or the stream missing: one batch is in flight.
+        self._is_first = epoch is None or create is not False
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = self._held_bytes = 0
         self._waiting_since = 0.0
@@ -211,6 +215,8 @@ class Batches:
             "Producer-Epoch": str(self.epoch),
             "Producer-Seq": str(batch.seq),
         }
+        if self._is_first:
+            headers |= self._creation
         if batch.body:
             headers["Content-Type"] = self._protocol.content_type or ""
         if batch.closes:
@@ -268,7 +274,7 @@ class Batches:
 
     def _acknowledge(self, batch: ProducerBatch, reply: Reply) -> None:
         """Remove this batch and all earlier ones: the server accepts numbers only in order."""
-        self._claiming = False
+        self._is_first = False
         self._in_flight = min(self.limits.max_in_flight, self._in_flight + 1 / _IN_ORDER)
         while self._unanswered and self._unanswered[0].seq <= batch.seq:
             self._held_bytes -= len(self._unanswered.pop(0).body)
@@ -293,7 +299,7 @@ class Batches:
     def _may_claim(self, batch: ProducerBatch) -> bool:
         """Return whether a higher epoch is safe. If the first batch may be written, a new epoch would repeat
         the write."""
-        return self._claiming and not batch.may_be_written
+        return self._chooses_epoch and self._is_first and not batch.may_be_written
 
     def _may_repeat(self, batch: ProducerBatch) -> bool:
         return not batch.in_flight and (not batch.overtook or batch is self._unanswered[0])
@@ -302,7 +308,7 @@ class Batches:
         """Return whether to start a batch. Behind a failing batch the server would refuse it."""
         if not self._waiting and (not self._closing or self._close_is_made):
             return False
-        if self._unanswered and (self._claiming or self._unanswered[0].failures):
+        if self._unanswered and (self._is_first or self._unanswered[0].failures):
             return False
         return len(self._unanswered) < int(self._in_flight)
 

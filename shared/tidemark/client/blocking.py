@@ -17,7 +17,7 @@ import httpx
 from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk
-from tidemark.client.core import CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
+from tidemark.client.core import Create, CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import BlockingFollower, WaitResult, bearer_token
@@ -232,14 +232,17 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         *,
         epoch: int | None = None,
         closes: bool = True,
+        create: Create = False,
         **limits: Unpack[ProducerOptions],
     ) -> Producer:
         """Return an idempotent producer, which takes over from an earlier one with the same id. The earlier
         one's next append raises ProducerFenced. `epoch` sets the epoch instead of claiming the next one.
-        `closes`: the end of the `with` block closes the stream. `limits`: see `ProducerLimits`."""
-        self._driver().run(self._protocol.known_content_type())
+        `closes`: the end of the `with` block closes the stream. `create`: the first batch creates a missing
+        stream, with these settings if given (Tidemark only). `limits`: see `ProducerLimits`."""
+        if create is False:
+            self._driver().run(self._protocol.known_content_type())
         now = time.time_ns() // 1000
-        batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits))
+        batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits), create=create)
         return Producer(self._driver(), batches, closes=closes)
 
     def request_stop(self) -> None:

@@ -7,7 +7,7 @@ driver chooses the HTTP client, and whether waiting blocks.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time
 from enum import Enum
@@ -74,17 +74,26 @@ def _plain_value(default: Default | None, value: object) -> Any:
     return default(value)
 
 
-class CreateOptions(TypedDict, total=False):
-    """Options of `create`. `ttl`, in seconds, restarts with each read and write (sliding expiry).
+class StreamSettings(TypedDict, total=False):
+    """Settings of a new stream. `ttl`, in seconds, restarts with each read and write (sliding expiry).
     `retain_seconds` and `retain_bytes` let the server remove older messages. `compact` keeps the last message
     of each key of a JSON stream: True is the key of the State Protocol, a JSON pointer such as `/id` is
-    another (these three: Tidemark only). `forked_from` is the URL or path of a stream on the same server."""
+    another (these three: Tidemark only)."""
 
     ttl: int | None
     expires_at: datetime | str | None
     retain_seconds: int | None
     retain_bytes: int | None
     compact: bool | str | None
+
+
+#: Whether an append creates a missing stream, and its settings.
+Create: TypeAlias = bool | StreamSettings
+
+
+class CreateOptions(StreamSettings, total=False):
+    """Options of `create`. `forked_from` is the URL or path of a stream on the same server."""
+
     closed: bool
     data: Data
     forked_from: str | None
@@ -131,18 +140,10 @@ class Protocol(ReadOperations):
         return b"[%b]" % message if is_json(self.content_type) else message
 
     def create(self, **given: Unpack[CreateOptions]) -> Steps[Receipt]:
-        if unknown := given.keys() - CreateOptions.__annotations__.keys():
-            known = ", ".join(CreateOptions.__annotations__)
-            raise TypeError(f"create has no option {min(unknown)!r}; it has {known}")
-        forked_from, data, compact = given.get("forked_from"), given.get("data"), given.get("compact")
+        forked_from, data = given.get("forked_from"), given.get("data")
         headers = {
             "Content-Type": self.content_type,
-            "Stream-TTL": given.get("ttl"),
-            "Stream-Expires-At": _rfc3339(given.get("expires_at")),
-            "Stream-Retain-Seconds": given.get("retain_seconds"),
-            "Stream-Retain-Bytes": given.get("retain_bytes"),
-            "Stream-Compact": "last-by-key" if compact else None,
-            "Stream-Compact-Key": compact if isinstance(compact, str) else None,
+            **_setting_headers(given, CreateOptions.__annotations__),
             "Stream-Closed": "true" if given.get("closed") else None,
             "Stream-Forked-From": None if forked_from is None else urlsplit(forked_from).path,
             "Stream-Fork-Offset": given.get("fork_offset"),
@@ -151,13 +152,30 @@ class Protocol(ReadOperations):
         body = b"" if data is None else self.encode_body(data)
         return self._write(Request("PUT", self.url, given_values(headers), body=body))
 
+    def creation(self, create: Create) -> dict[str, str]:
+        """Return the headers of an append that creates a missing stream; none if `create` is False."""
+        if create is False:
+            return {}
+        if self.content_type is None:
+            raise ValueError(f"create needs the content type of {self.url}: give it as content_type")
+        given: StreamSettings = {} if create is True else create
+        settings = _setting_headers(given, StreamSettings.__annotations__)
+        return given_values({"Stream-Create": self.content_type, **settings})
+
     def append(
-        self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
+        self,
+        data: Data,
+        *,
+        seq: str | None = None,
+        if_match: str | None = None,
+        close: bool = False,
+        create: Create = False,
     ) -> Steps[Receipt]:
         """Append one message of a JSON stream (bytes: its JSON), or bytes or text to any other stream. With
         `seq` or `if_match` the server refuses a second copy, so a request without an answer is retried.
         Raises UnconfirmedWrite for a lost request without them, or if the retry is refused. To write exactly
-        once, use `producer`."""
+        once, use `producer`. `create`: True or settings create a missing stream (Tidemark only)."""
+        creation = self.creation(create)
         content_type = yield from self.known_content_type()
         headers = {
             "Content-Type": content_type,
@@ -165,6 +183,7 @@ class Protocol(ReadOperations):
             "If-Match": if_match,
             "Stream-Closed": "true" if close else None,
         }
+        headers |= creation
         request = Request("POST", self.url, given_values(headers), body=self.encode_body(data))
         twice_is_refused, may_be_written = seq is not None or if_match is not None, False
 
@@ -214,6 +233,20 @@ class Protocol(ReadOperations):
         # A 2xx without an offset acknowledges nothing: any web server may send one.
         closed = errors.is_true(reply.headers, "stream-closed")
         return Receipt(next_offset(request, reply), closed, reply.headers.get("etag"))
+
+
+def _setting_headers(given: StreamSettings, known: Collection[str]) -> dict[str, str | int | None]:
+    if unknown := given.keys() - known:
+        raise TypeError(f"create has no option {min(unknown)!r}; it has {', '.join(known)}")
+    compact = given.get("compact")
+    return {
+        "Stream-TTL": given.get("ttl"),
+        "Stream-Expires-At": _rfc3339(given.get("expires_at")),
+        "Stream-Retain-Seconds": given.get("retain_seconds"),
+        "Stream-Retain-Bytes": given.get("retain_bytes"),
+        "Stream-Compact": "last-by-key" if compact else None,
+        "Stream-Compact-Key": compact if isinstance(compact, str) else None,
+    }
 
 
 def _rfc3339(moment: datetime | str | None) -> str | None:
