@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from tidemark.protocol.producer import Claim
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
-from tidemark.service.create import Created, CreateRequest, create
+from tidemark.service.create import Created, CreateRequest, create, create_with_append
 from tidemark.service.read import read
 from tidemark.service.stores import MEGABYTE, Stores
 from tidemark.settings import Settings
@@ -185,6 +185,10 @@ class Process:
         """A fork that leaves to its source whatever is not asked for."""
         asked = {"content_type": None} | asked
         return self.create(key, fork=ForkPoint(source, offset, sub), **asked)
+
+    def create_by_append(self, key: StreamKey, body: bytes, **asked: Any) -> Outcome | None:
+        creation = create_request(asked.get("content_type", BYTES))
+        return create_with_append(self.stores, key, replace(creation, first=append_request(body, **asked)))
 
     def append(self, key: StreamKey, body: bytes = b"", **asked: Any) -> Outcome:
         """One append; raises what refuses it."""

@@ -10,13 +10,15 @@ that was asked for and never answered may land late, or never."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.histories.history import History, Operation, partition
+from tests.histories.history import Append, History, Operation, partition
 from tests.histories.model import START, State, outcomes
 
 #: More steps than any history of a hundred operations has taken so far, by a factor of a hundred.
 MAX_STEPS = 5_000_000
+_FEW_STEPS = 50_000
 
 
 class Undecided(Exception):
@@ -47,6 +49,13 @@ class Violation:
 def check(history: History, max_steps: int = MAX_STEPS) -> Violation | None:
     """None where the history is linearizable. Raises Undecided."""
     for part in partition(history):
+        read = b"".join(operation.answer.data or b"" for operation in part if operation.answer)
+        # An append without an answer, which no read shows, may not have taken place: without it the search is
+        # short, and an order that it finds counts.
+        seen = [o for o in part if o.answer or not isinstance(o.request, Append) or o.request.body in read]
+        with suppress(Undecided):
+            if _Search(seen, min(_FEW_STEPS, max_steps)).run() is None:
+                continue
         violation = _Search(part, max_steps).run()
         if violation is not None:
             return violation

@@ -14,14 +14,11 @@ def check_exactly_once(history: History) -> list[str]:
     """What is wrong, in words. Bodies end with a semicolon and are alike only where one append is
     repeated."""
     problems = []
-    mortal = {
-        operation.request.name
-        for operation in history
-        if isinstance(operation.request, Delete)
-        or (
-            isinstance(operation.request, Create)
-            and (operation.request.ttl_seconds or operation.request.source)
-        )
+    asked = [operation.request for operation in history]
+    created = [each.creates if isinstance(each, Append) else each for each in asked]
+    mortal = {each.name for each in asked if isinstance(each, Delete)}
+    mortal |= {
+        each.name for each in created if isinstance(each, Create) and (each.ttl_seconds or each.source)
     }
     for read in history:
         if isinstance(read.request, Read) and read.answer is not None and read.answer.data is not None:

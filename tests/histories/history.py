@@ -27,7 +27,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """POST: an append, a close (`body` empty), or both."""
+    """POST: an append, a close (`body` empty), or both. `creates`: the stream to create if it is missing."""
 
     name: str
     body: bytes = b""
@@ -35,6 +35,7 @@ class Append:
     seq: str | None = None
     claim: Claim | None = None
     content_type: str = "application/octet-stream"
+    creates: Create | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,8 @@ def _new_stream(request: history.Create, state: State, now_ms: int, touched_ms: 
 def _append(request: history.Append, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     stream = _found(state, request.name, now_ms)
     if isinstance(stream, history.Answer):
-        yield stream, state
+        first = _first_append(request, state, now_ms, later_ms)
+        yield from [(stream, state)] if request.creates is None else first
     elif stream.closed:
         yield _answer_of_closed(stream, request), state
     elif (refusal := _append_refusal(stream, request)) is not None:
@@ -252,6 +253,24 @@ def _append(request: history.Append, state: State, now_ms: int, later_ms: Times)
         for touched_ms in later_ms:
             after = _appended(stream, request, touched_ms)
             yield history.Answer("appended", after.tail, after.closed), state.put(request.name, after)
+
+
+def _first_append(request: history.Append, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    """The creation with its append; a refused append creates nothing."""
+    assert request.creates is not None
+    empty = _new_stream(request.creates, state, now_ms, now_ms)
+    assert empty is not None, "only a fork cannot be made"
+    if (refusal := _append_refusal(empty, request)) is not None:
+        yield refusal, state
+        return
+    for answer, after in _create(request.creates, state, now_ms, later_ms):
+        if answer.outcome == "created":
+            made = after.get(request.name)
+            assert made is not None
+            made = _appended(made, request, made.touched_ms)
+            yield history.Answer("appended", made.tail, made.closed), after.put(request.name, made)
+        else:
+            yield answer, after
 
 
 def _answer_of_closed(stream: Stream, request: history.Append) -> history.Answer:

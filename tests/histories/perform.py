@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, singledispatch
 from typing import Final
 
 from tests.histories import history
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
+from tidemark.protocol.errors import (
+    Busy,
+    OutcomeUnknown,
+    ProtocolError,
+    SoftDeleted,
+    StorageSilent,
+    StorageUnavailable,
+    StreamNotFound,
+)
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.messages import parse_content_type
+from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.retention import Retention
@@ -19,7 +28,7 @@ from tidemark.protocol.snapshot import parse_upload_id
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
-from tidemark.service.create import CreateRequest, create
+from tidemark.service.create import CreateRequest, create, create_with_append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
@@ -96,17 +105,28 @@ def _create(request: history.Create, stores: Stores) -> history.Answer:
     if request.source is not None:
         fork = ForkPoint(_key(request.source), request.offset)
     content_type = None if request.content_type is None else parse_content_type(request.content_type)
-    expiry, retention = Expiry(ttl_seconds=request.ttl_seconds), Retention(size=request.keep_bytes)
-    asked = CreateRequest(content_type, expiry, request.closed, request.body, fork, retention)
-    created = create(stores, _key(request.name), asked)
+    created = create(stores, _key(request.name), replace(_creation(request, content_type), fork=fork))
     tail = created.head.tail
     return history.Answer("created" if created.is_new else "exists", tail.offset, tail.closed)
 
 
+def _creation(request: history.Create, content_type: ContentType | None) -> CreateRequest:
+    expiry, retention = Expiry(ttl_seconds=request.ttl_seconds), Retention(size=request.keep_bytes)
+    return CreateRequest(content_type, expiry, request.closed, request.body, retention=retention)
+
+
 @_perform.register
 def _append(request: history.Append, stores: Stores) -> history.Answer:
-    [answer] = append(stores, _key(request.name), [_append_request(request)])
-    return _append_answer(answer)
+    key, asked, outcome = _key(request.name), _append_request(request), None
+    while outcome is None:
+        try:
+            [outcome] = append(stores, key, [asked])
+        except (StreamNotFound, SoftDeleted):
+            if request.creates is None:
+                raise
+            creation = _creation(request.creates, BINARY)
+            outcome = create_with_append(stores, key, replace(creation, first=asked))
+    return _append_answer(outcome)
 
 
 def _append_request(request: history.Append) -> AppendRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.histories import history
@@ -34,6 +34,17 @@ _RETENTION: Final = {
     "snapshot": 2,
     "close": 1,
 }
+#: Only where it is asked for: every second append creates its stream if that is missing.
+FIRST_APPENDS: Final = "first appends"
+_FIRST_APPENDS: Final = {
+    "append": 52,
+    "read": 18,
+    "head": 2,
+    "create": 4,
+    "fork": 6,
+    "delete": 16,
+    "close": 2,
+}
 #: What a limited stream keeps: few appends.
 KEEP_BYTES: Final = 12
 _NAMES: Final = {"buckets": ("kk/a", "kk/b")}
@@ -59,7 +70,8 @@ class Workload:
         self._kind = kind
         self.names = _NAMES.get(kind, ("v1/a", "v1/b", "v1/c"))[:names]
         self.buckets = ("kk",) if kind == "buckets" else ()
-        self._weights = {PRODUCERS: _PRODUCERS, RETENTION: _RETENTION}.get(kind) or WEIGHTS[kind]
+        rare = {PRODUCERS: _PRODUCERS, RETENTION: _RETENTION, FIRST_APPENDS: _FIRST_APPENDS}
+        self._weights = rare.get(kind) or WEIGHTS[kind]
         self._claims = 0.9 if kind == PRODUCERS else 0.4
         # Of a name that expires every client says so, or its PUT meets a conflict.
         self._ttl = {name: self._choose_ttl() for name in self.names}
@@ -70,7 +82,9 @@ class Workload:
         self._bodies = 0
 
     def _choose_ttl(self) -> int | None:
-        return TTL_SECONDS if self._kind == "expiry" and self._chance.random() < 0.7 else None
+        return (
+            TTL_SECONDS if self._kind in {"expiry", FIRST_APPENDS} and self._chance.random() < 0.7 else None
+        )
 
     def _choose_limit(self) -> int | None:
         return KEEP_BYTES if self._kind == RETENTION and self._chance.random() < 0.5 else None
@@ -85,7 +99,7 @@ class Workload:
         kind = self._chance.choices(kinds, list(self._weights.values()))[0]
         name = self._chance.choice(self.names)
         make: dict[str, Callable[[], history.Request]] = {
-            "append": lambda: self._append(client, name),
+            "append": lambda: self._created_by(self._append(client, name)),
             "close": lambda: history.Append(name, close=True),
             "read": lambda: history.Read(name, self._chance.choice([0, 0, 0, None, self._offset(name)])),
             "head": lambda: history.Head(name),
@@ -102,6 +116,13 @@ class Workload:
     def _append(self, client: int, name: str) -> history.Append:
         claims = self._chance.random() < self._claims
         return self._claimed(client, name) if claims else self.plain_append(client, name)
+
+    def _created_by(self, append: history.Append) -> history.Append:
+        if self._kind != FIRST_APPENDS or self._chance.random() < 0.5:
+            return append
+        name = append.name
+        created = history.Create(name, ttl_seconds=self._ttl[name], keep_bytes=self._keep[name])
+        return replace(append, creates=created)
 
     def plain_append(self, client: int, name: str) -> history.Append:
         lot, close = self._chance.random(), self._chance.random() < 0.04

@@ -7,24 +7,13 @@ larger is a change of price.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.buckets import key_in_new_bucket, new_bucket, publish
 from tests.stack.engines import LocalServices
-from tests.support import (
-    BYTES,
-    JSON,
-    Process,
-    World,
-    a_key,
-    append_request,
-    create_request,
-    make_world,
-    table_of,
-)
+from tests.support import BYTES, JSON, Process, World, a_key, make_world, table_of
 from tidemark.log.read import PAGE_QUERIES
 from tidemark.log.records import Batch
 from tidemark.log.schema import encode_batch, log_pk
@@ -37,7 +26,6 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket, list_buckets
 from tidemark.service.catalog import list_streams, load_times
-from tidemark.service.create import create_with_append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
@@ -182,12 +170,6 @@ def create_and_claim(process: Process, key: StreamKey) -> None:
     process.append(key, b"x", claim=("p", 0, 0))
 
 
-def create_by_append(body: bytes) -> Act:
-    """After the append that found no stream."""
-    first = append_request(body, claim=("p", 0, 0))
-    return lambda p, key: create_with_append(p.stores, key, replace(create_request(), first=first))
-
-
 # fmt: off
 NEW: dict[str, Case] = {
     "a creation": (nothing, lambda p, key: p.create(key), {"PutItem": 1}),
@@ -198,12 +180,11 @@ NEW: dict[str, Case] = {
     "a creation with a large body": (
         nothing, lambda p, key: p.create(key, body=LARGE),
         {"PutItem": 1, "PutObject": 1, "TransactWriteItems": 1}),
-    "a creation by the first append": (nothing, create_by_append(b"x"), {"TransactWriteItems": 1}),
-    "a creation by a large first append": (
-        nothing, create_by_append(LARGE), {"PutItem": 1, "PutObject": 1, "TransactWriteItems": 1}),
-    # The append that follows is warm.
-    "a creation by an append to a stream that another writer has created": (
-        create, create_by_append(b"x"), {"TransactWriteItems": 1, "Query": 1}),
+    # After the append that found no stream, for a GetItem.
+    "a creation by an append": (
+        nothing, lambda p, key: p.create_by_append(key, b"x", claim=("p", 0, 0)), {"TransactWriteItems": 1}),
+    "a creation by an append to an existing stream": (
+        create, lambda p, key: p.create_by_append(key, b"x"), {"TransactWriteItems": 1, "Query": 1}),
     "a repeated creation": (create, lambda p, key: p.create(key), {"PutItem": 1, "Query": 1}),
     "a close": (create, lambda p, key: p.append(key, close=True, claim=("p", 0, 0)), {"PutItem": 1}),
     "an append that closes": (

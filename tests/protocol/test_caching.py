@@ -133,24 +133,14 @@ def test_an_if_match_that_names_another_tail_is_a_failed_precondition(value: str
     assert refused.value.headers == {"ETag": TAIL, "Stream-Next-Offset": "0000000000000010"}
 
 
-@pytest.mark.parametrize(
-    ("headers", "creates"), [((None, "*"), True), (("*", None), False), ((TAIL, None), False)]
-)
-def test_only_if_none_match_lets_an_append_create_its_stream(
-    headers: tuple[str | None, str | None], creates: bool
-) -> None:
-    condition = caching.parse_if_match(*headers)
-    assert condition is not None
-    with nullcontext() if creates else pytest.raises(PreconditionFailed, match="If-None-Match"):
-        condition.check_missing()
-    with pytest.raises(PreconditionFailed) if creates else nullcontext():
-        condition.check("abc", 10, closed=False)
-
-
-@pytest.mark.parametrize("headers", [(None, TAIL), (None, ""), ("*", "*"), (TAIL, "*")])
-def test_if_none_match_of_an_append_is_a_star_without_if_match(headers: tuple[str | None, str]) -> None:
-    with pytest.raises(Malformed, match="must be \\*, without If-Match"):
-        caching.parse_if_match(*headers)
+def test_only_if_none_match_lets_an_append_create_its_stream() -> None:
+    for headers, fails in (((None, "*"), False), (("*", None), True), ((TAIL, None), True)):
+        condition = caching.parse_if_match(*headers)
+        assert condition is not None
+        with pytest.raises(PreconditionFailed) if fails else nullcontext():
+            condition.check_missing()
+        with nullcontext() if fails else pytest.raises(PreconditionFailed, match="If-None-Match"):
+            condition.check("abc", 10, closed=False)
 
 
 NOT_TAGS = ["", "abc", '"abc', 'abc"', "*, *", f"{TAIL},", f"{TAIL} {TAIL}", f"w/{TAIL}"]

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS
+from tests.histories.workload import FIRST_APPENDS, PRODUCERS, RETENTION, WEIGHTS
 from tests.simulation.faults import FAULTS
 from tests.simulation.run import run_seed
 from tests.simulation.world import LATEST_ARRIVAL_MS
@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="the first one")
     parser.add_argument(
-        "--kind", choices=[*WEIGHTS, PRODUCERS, RETENTION], help="by default each seed chooses"
+        "--kind", choices=[*WEIGHTS, PRODUCERS, RETENTION, FIRST_APPENDS], help="by default each seed chooses"
     )
     parser.add_argument("--latest-minutes", type=float, default=LATEST_ARRIVAL_MS / 60_000)
     parser.add_argument(

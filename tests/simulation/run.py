@@ -167,7 +167,7 @@ class _Play:
         if isinstance(request, histories.Publish) and self._chance.random() < 0.4:
             request = self._upload(request)
         group = [request]
-        if isinstance(request, histories.Append) and self._chance.random() < 0.1:
+        if isinstance(request, histories.Append) and not request.creates and self._chance.random() < 0.1:
             # What a server with group commit makes of requests that arrive together.
             group += [self._workload.plain_append(8, request.name) for _ in range(2)]
         called, clock = self._recorder.event(), len(self._world.times_ms) - 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS
+from tests.histories.workload import FIRST_APPENDS, PRODUCERS, RETENTION, WEIGHTS
 from tests.simulation.run import run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import replace as janitor_replace
@@ -48,6 +48,8 @@ def count_packs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 #: The kind of history, whether every single append is posted as mail, and whether clients give up.
 PLAYED = [
     *((kind, False, False, SEEDS) for kind in (*WEIGHTS, RETENTION)),
+    (FIRST_APPENDS, False, False, SEEDS),
+    (FIRST_APPENDS, True, True, SEEDS // 4),
     # Whoever comes first commits all mail.
     ("plain", True, False, SEEDS),
     # An append is under way while its repetition is decided by another process, and its producer is pushed
@@ -79,7 +81,9 @@ def test_every_seed_is_linearizable_and_leaves_nothing_behind(
     assert undecided < seeds / (8 if kind == PRODUCERS else 2), "so much is unknown that little is checked"
     assert faults > 20 * seeds, "storage has become too good"
     if not combines:
-        assert packs["made"] or kind in {"buckets", "expiry", PRODUCERS}, "the histories pack nothing"
+        assert packs["made"] or kind in {"buckets", "expiry", PRODUCERS, FIRST_APPENDS}, (
+            "the histories pack nothing"
+        )
         assert packs["taken in"] or kind != "plain", "the histories take in nothing"
 
 
