@@ -25,7 +25,7 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.outbound.request import RequestBody
-from tidemark.protocol.errors import BucketExists
+from tidemark.protocol.errors import BucketExists, StreamNotFound
 from tidemark.protocol.offset import NOW
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.proxy.calls import ANSWERS, CALLS, Calls, UpstreamRequest, answer_key
@@ -96,6 +96,12 @@ def append_of(body: bytes, title: str, *, warm: bool = True, **more: object) -> 
     return Operation(title, lambda process, key: process.append(key, body, **more), warm=warm, sent=len(body))
 
 
+def create_by_append(process: Process, key: StreamKey) -> None:
+    with suppress(StreamNotFound):
+        process.append(key, random_bytes(300))
+    process.create_by_append(key, random_bytes(300))
+
+
 def _catch_up(history: tuple[bytes, ...], title: str) -> Operation:
     size = sum(map(len, history))
     return Operation(
@@ -106,6 +112,12 @@ def _catch_up(history: tuple[bytes, ...], title: str) -> Operation:
 READ_AT_TAIL: Final = Operation("Read at the tail", lambda process, key: read(process.stores, key, 1))
 OPERATIONS: Final = (
     Operation("Create", lambda process, _: process.create(a_key(NAME)), history=()),
+    Operation(
+        "Append, 300 bytes, that creates the stream",
+        lambda process, _: create_by_append(process, a_key(NAME)),
+        history=(),
+        sent=300,
+    ),
     append_of(random_bytes(300), "Append, 300 bytes, by a producer", claim=("writer-1", 0, 0)),
     append_of(json_event(1024), "Append, 1,024 bytes of JSON"),
     append_of(random_bytes(1024), "Append, 1,024 bytes that do not deflate"),

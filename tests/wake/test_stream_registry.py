@@ -151,19 +151,25 @@ def test_a_creation_a_closing_and_a_deletion_are_told_as_upstream_tells_them(kep
     assert kept.changes() == [named | {"headers": headers}]
 
 
-@pytest.mark.parametrize("by_janitor", [True, False])
+@pytest.mark.parametrize("by", ["the janitor", "a creation", "a first append"])
 def test_an_expired_stream_is_told_when_the_janitor_ends_it_or_another_takes_its_name(
-    kept: Scene, by_janitor: bool
+    kept: Scene, by: str
 ) -> None:
     kept.create("short", expiry=Expiry(ttl_seconds=10))
     kept.changes()
     kept.clock.advance(60_000)
-    if by_janitor:
+    if by == "the janitor":
         sweep(kept.process.stores)
-    else:
+    elif by == "a creation":
         kept.create("short")
+    else:
+        kept.process.create_by_append(key("short"), b"x")
     reasons = [(event["headers"]["operation"], event["headers"].get("reason")) for event in kept.changes()]
-    assert reasons == [("delete", "expired")] if by_janitor else [("delete", "replaced"), ("insert", None)]
+    assert (
+        reasons == [("delete", "expired")]
+        if by == "the janitor"
+        else [("delete", "replaced"), ("insert", None)]
+    )
 
 
 def test_a_deleted_stream_that_its_forks_keep_is_not_listed(kept: Scene) -> None:
