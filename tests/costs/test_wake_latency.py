@@ -6,24 +6,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from statistics import quantiles
 from typing import Final
 
+import pytest
+
 from benchmarks import prices
+from benchmarks.waking import INVOCATION, POLL_MS, QUEUE, STORAGE, WRITERS, Rule, follow, percentiles, took
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 WAKES: Final = 50_000
-
-#: Milliseconds: the median, and the 99th percentile. DynamoDB promises single digits; calls within a region
-#: to SQS and to `@connections` take about ten; a warm function begins within ten.
-STORAGE, QUEUE, INVOCATION = (4, 10), (8, 30), (8, 25)
-#: Lambda asks each shard of a table's stream four times a second.
-POLL_MS: Final = 250
-
-
-def took(chance: random.Random, latency: tuple[int, int]) -> float:
-    """Skewed to the right, as latencies are."""
-    median, p99 = latency
-    return median * (p99 / median) ** (chance.gauss() / 2.326)
 
 
 def by_trigger(chance: random.Random) -> float:
@@ -33,7 +25,7 @@ def by_trigger(chance: random.Random) -> float:
 
 
 def by_writer(chance: random.Random) -> float:
-    """It knows the waiters when it has committed: send, receive, read."""
+    """The writer knows the waiters when it has committed: send, receive, read."""
     return sum(took(chance, each) for each in (QUEUE, QUEUE, STORAGE))
 
 
@@ -45,8 +37,7 @@ def by_message(chance: random.Random) -> float:
 
 def late(way: Callable[[random.Random], float]) -> str:
     chance = random.Random(1)
-    times = sorted(way(chance) for _ in range(WAKES))
-    return f"{times[WAKES // 2]:.0f} / {times[WAKES * 99 // 100]:.0f}"
+    return percentiles([way(chance) for _ in range(WAKES)])
 
 
 def test_the_pages_say_how_late_a_wake_up_is() -> None:
@@ -63,3 +54,11 @@ def test_a_writer_that_wakes_readers_itself_is_fast_and_dear() -> None:
     assert f"{late(by_writer)} ms" in decision
     assert f"${dollars:.2f}" in decision
     assert dollars > 0.1 * 3.16
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_reader_that_polls_a_fast_writer_is_sooner_and_cheaper(writer: str) -> None:
+    """A writer whose bursts are just long enough to begin the polls is the dearest."""
+    (queue, late_by_queue), (polls, late_by_polls) = (follow(writer, rule) for rule in (None, Rule(200)))
+    assert polls < queue * (0.5 if writer in {"5 a second", "2 a second"} else 1.3)
+    assert quantiles(late_by_polls, n=100)[98] < quantiles(late_by_queue, n=100)[98] * 1.01
