@@ -23,6 +23,7 @@ from tests.costs.page import (
     gigabyte_seconds,
     socket_month,
 )
+from tidemark.wake import queue
 
 #: Counted for a minute of one reader's long-polls, with nothing written (`docs/live.md`).
 POLL_GET_ITEMS: Final = 2.4
@@ -138,8 +139,12 @@ WAKE_BY_QUEUE: Final = 2 * prices.SQS_CALL + prices.READ_UNIT
 
 def event_stream_wins_from(by_socket: float) -> float:
     """Wake-ups a second, from which on an event stream is cheaper than a socket, whose wake-ups cost
-    `by_socket` dollars a million: an event stream's function is billed for the hour, whatever comes."""
-    return function_hour(1) * 1e6 / (by_socket - WAKE_BY_QUEUE) / HOUR
+    `by_socket` dollars a million: an event stream's function is billed for the hour, whatever comes. It is
+    woken by messages, or polls while data come fast."""
+    second = function_hour(1) * 1e6 / HOUR
+    by_polls = (second + prices.READ_UNIT / queue.POLL_SECONDS) / by_socket
+    fast = (queue.FAST_NEWS - 1) * 1000 / queue.FAST_MS
+    return min(second / (by_socket - WAKE_BY_QUEUE), max(by_polls, fast))
 
 
 def crowd_dollars(readers: int = 1_000) -> dict[str, float]:

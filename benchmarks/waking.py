@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from benchmarks import prices
+from tidemark.wake import queue
 
 #: Milliseconds: the median, and the 99th percentile. DynamoDB promises single digits; calls within a region
 #: to SQS and to `@connections` take about ten; a warm function begins within ten.
@@ -39,10 +40,10 @@ def percentiles(delays: Sequence[float]) -> str:
 class Rule:
     """A reader polls after `news` reads with data within `news_ms`, until `quiet_ms` bring none."""
 
-    period_ms: float
-    news: int = 4
-    news_ms: float = 2000
-    quiet_ms: float = 1500
+    period_ms: float = 1000 * queue.POLL_SECONDS
+    news: int = queue.FAST_NEWS
+    news_ms: float = queue.FAST_MS
+    quiet_ms: float = queue.QUIET_MS
     consistent: bool = True
 
 
@@ -54,7 +55,9 @@ class Reader:
     chance: random.Random
     dollars: float = prices.WRITE_UNIT  # The registration.
     delays: list[float] = field(default_factory=list)
+    #: The times of reads after reads with data.
     news: list[float] = field(default_factory=list)
+    has_news: bool = False
 
     def follow(self, appends: Sequence[float]) -> None:
         """Get these appends (their milliseconds). The reader leaves after the last one."""
@@ -62,8 +65,8 @@ class Reader:
         while len(self.delays) < len(appends):
             if self.rule is not None and polls:
                 now = self._read(appends, now + self.rule.period_ms, consistent=self.rule.consistent)
-                if now - self.news[-1] >= self.rule.quiet_ms:
-                    polls, seen = False, now
+                if now - self.news[-1] > self.rule.quiet_ms:
+                    polls, seen, self.news = False, now, []
                     self.dollars += prices.WRITE_UNIT
                     now = self._read(appends, now + took(self.chance, STORAGE))
                 continue
@@ -83,7 +86,8 @@ class Reader:
         lag, done = took(self.chance, LAG) if is_stale else 0.0, at + took(self.chance, STORAGE)
         found = [each for each in appends[len(self.delays) :] if each + lag <= at]
         self.delays += [done - each for each in found]
-        self.news += [done] if found else []
+        self.news += [at] if self.has_news else []
+        self.has_news = bool(found)
         return done
 
 
@@ -109,7 +113,8 @@ WRITERS: Final = {
 }
 RULES: Final = {
     "queue": None,
-    **{f"polls, {ms} ms": Rule(ms) for ms in (100, 150, 200, 250)},
+    "polls": Rule(),
+    **{f"polls, {ms} ms": Rule(ms) for ms in (100, 150, 250)},
     **{f"polls, {ms} ms, eventual": Rule(ms, consistent=False) for ms in (100, 200)},
 }
 

@@ -37,6 +37,7 @@ from tidemark.service.read import read
 from tidemark.service.start_point import LastMessages, find_start, read_back
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.pending import remind
+from tidemark.wake import queue
 from tidemark.wake.notifier import Notifier, sweep_queues
 from tidemark.wake.queue import WakeMessage
 
@@ -382,6 +383,18 @@ def measure_packing(world: World) -> Bill:
     return bill
 
 
+def following_dollars(wakes: int) -> float:
+    """Of a reader in a conversation: a message and a read for each wake-up. If data come fast, the wake-up
+    after `FAST_NEWS` others begins the polls: the reader counts the waiters, and registers again."""
+    gap = CONVERSATION_SECONDS / wakes
+    wake = 2 * prices.SQS_CALL + prices.READ_UNIT
+    if (queue.FAST_NEWS - 1) * gap > queue.FAST_MS / 1000:
+        return prices.WRITE_UNIT + wakes * wake
+    woken = queue.FAST_NEWS + 1
+    polls = (CONVERSATION_SECONDS - woken * gap) / queue.POLL_SECONDS
+    return 2 * prices.WRITE_UNIT + woken * wake + (1 + polls) * prices.READ_UNIT
+
+
 @dataclass(frozen=True)
 class Conversations:
     """Dollars of a thousand, each with this number of appends, and of wake-ups of each reader."""
@@ -428,9 +441,7 @@ class Conversations:
         return piped / 1000
 
     def _waiting(self, memory: float) -> float:
-        wake = 2 * prices.SQS_CALL + prices.READ_UNIT
-        function = CONVERSATION_SECONDS * gigabyte_seconds(memory)
-        return READERS * (prices.WRITE_UNIT + self.wakes * wake + function)
+        return READERS * (following_dollars(self.wakes) + CONVERSATION_SECONDS * gigabyte_seconds(memory))
 
     def _by(self, requests: int, waiting: list[float]) -> tuple[float, float, float]:
         tokens, reads = (price(each, measure(self.world, each)) for each in (TOKEN, READ_AT_TAIL))

@@ -96,10 +96,11 @@ the trigger and the readers may read what was there a while ago
     ConsistentRead=True => ConsistentRead=False
 a reader registers after it has read
     wake.follow:register_and_read caught by wake/test_interleavings_of_the_code.py
-    seconds = wake.ensure_registered(place.record.incarnation) if wake else 0.0 => pass
-    return (read_on(stores, place, small=small), seconds)
-        => return (read_on(stores, place, small=small),
-            wake.ensure_registered(place.record.incarnation) if wake else 0.0)
+    seconds = wake.ensure_registered(place.record.incarnation, place.page.start) if wake else 0.0 => pass
+    read_at = time.monotonic() + seconds => reading = read_on(stores, place, small=small)
+    return (read_on(stores, place, small=small), read_at)
+        => return (reading, time.monotonic() + (
+            wake.ensure_registered(place.record.incarnation, place.page.start) if wake else 0.0))
 a socket's watch reads the tail before it registers
     service.watch:begin_watches caught by wake/test_interleavings_of_sockets.py
     register(living)

@@ -143,7 +143,7 @@ class Scene:
 
     def registered(self) -> set[str]:
         waiters = load_waiters(self.writer.stores.table, self.record.incarnation, self.clock())
-        return {waiter.address for waiter in waiters}
+        return {waiter.address for waiter in waiters if not waiter.polls}
 
     def notify(self, *starts: int) -> None:
         """The trigger, without a pump."""

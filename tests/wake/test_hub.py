@@ -30,9 +30,12 @@ async def test_a_wake_reaches_every_follower_of_its_stream_once_and_no_other() -
     assert await woken(*followers) == [1, 1, 0]
     hub.wake_all()
     assert await woken(*followers) == [2, 2, 1]
+    other.incarnation, two.incarnation = "log", "another"
+    hub.wake_log("log")
+    assert await woken(*followers) == [3, 2, 2], "one may follow that log"
     one.close()
     hub.wake(HERE)
-    assert await woken(*followers) == [2, 3, 1]
+    assert await woken(*followers) == [3, 3, 2]
     two.close()
     other.close()
     assert not hub._followers

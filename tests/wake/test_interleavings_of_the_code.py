@@ -1,4 +1,5 @@
-"""No wake-up is lost: every order in which a reader, and a writer with its trigger, can make their calls.
+"""No wake-up is lost: every order in which a reader, and a writer with its trigger, can make their calls. The
+reader waits by its queue, begins to poll because data came fast, or goes back to its queue after that.
 
 Every call to the table or the queue waits for its turn, on a real engine. What would rescue a reader whose
 wake message got lost, the end of a receive that brings nothing, is counted: there must be none.
@@ -28,17 +29,23 @@ from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake import follow
 from tidemark.wake.notifier import Notifier
-from tidemark.wake.queue import WakeByQueue, WakeMessage
+from tidemark.wake.queue import FAST_NEWS, QUIET_MS, WakeByQueue, WakeMessage
 
 pytestmark = pytest.mark.slow
 
-#: Stream item, log, register, log, receive; and commit, waiters, send.
-READER_STEPS, TRIGGER_STEPS = 5, 3
-STEPS = range(READER_STEPS + TRIGGER_STEPS)
-ORDERS = [
-    "".join("T" if step in places else "R" for step in STEPS)
-    for places in itertools.combinations(STEPS, TRIGGER_STEPS)
-]
+#: Commit, waiters, send. A reader's steps: stream item, log, register, log, receive; a reader that begins
+#: to poll counts the waiters before the registration, and reads the log in place of the receive.
+TRIGGER_STEPS = 3
+WAITS, BEGINS_TO_POLL, HAS_POLLED = "waits", "begins to poll", "has polled"
+READER_STEPS = {WAITS: 5, BEGINS_TO_POLL: 6, HAS_POLLED: 5}
+
+
+def orders_of(reader_steps: int) -> list[str]:
+    steps = range(reader_steps + TRIGGER_STEPS)
+    return [
+        "".join("T" if step in places else "R" for step in steps)
+        for places in itertools.combinations(steps, TRIGGER_STEPS)
+    ]
 
 
 class Turns:
@@ -110,7 +117,7 @@ class TurnedQueues(Queues):
             super().send(url, bodies)
 
 
-def read_and_append(world: World, order: str, receive_seconds: int) -> int:
+def read_and_append(world: World, order: str, receive_seconds: int, reader_is: str = WAITS) -> int:
     """One reader that waits at the beginning, and one append: the reader must get it. Returns how many
     receives brought nothing."""
     turns = Turns(order)
@@ -119,10 +126,16 @@ def read_and_append(world: World, order: str, receive_seconds: int) -> int:
     # The writer knows the tail, as if it had created the stream itself.
     known = world.process().create(key).head
     trigger.stores.tails.learn(known)
+    wake = WakeByQueue(reader.stores.table, queues, world.clock, receive_seconds)
+    log, url = known.record.incarnation, wake._receiver.queue().url
+    if reader_is != WAITS:
+        wake._waiters.ensure(log, url)
+        wake._waiters._registrations[log, url].news_ms.extend([world.clock()] * FAST_NEWS)
+    if reader_is == HAS_POLLED:
+        assert wake._waiters.ensure(log, url)
+        world.clock.advance(QUIET_MS)
     turns.take(reader.dynamodb, "R")
     turns.take(trigger.dynamodb, "T")
-    wake = WakeByQueue(reader.stores.table, queues, world.clock, receive_seconds)
-    wake._receiver.queue()
     backend = lambda_backend(reader.stores, Settings(), wake)
     got: list[bytes] = []
 
@@ -152,10 +165,13 @@ def together(*calls: Callable[[], None]) -> None:
         assert not thread.is_alive()
 
 
-def test_every_order_of_calls_wakes_the_reader_by_its_message(world: World) -> None:
-    assert len(set(ORDERS)) == 56
-    for order in ORDERS:
-        assert read_and_append(world, order, MAX_RECEIVE_SECONDS) == 0, (
+@pytest.mark.parametrize(("reader_is", "orders"), [(WAITS, 56), (BEGINS_TO_POLL, 84), (HAS_POLLED, 56)])
+def test_in_every_order_of_calls_the_reader_gets_the_append_by_its_message_or_a_poll(
+    world: World, reader_is: str, orders: int
+) -> None:
+    assert len(set(orders_of(READER_STEPS[reader_is]))) == orders
+    for order in orders_of(READER_STEPS[reader_is]):
+        assert read_and_append(world, order, MAX_RECEIVE_SECONDS, reader_is) == 0, (
             f"{order}: the wake message was lost, and only the end of the receive helped"
         )
 
@@ -169,8 +185,8 @@ def test_the_order_of_reading_before_registering_loses_the_message(
     def read_then_register(
         stores: Stores, wake: WakeByQueue | None, place: Reading, *, small: bool = False
     ) -> tuple[Reading, float]:
-        reading, seconds = register_and_read(stores, None, place, small=small)
-        return reading, max(seconds, wake.ensure_registered(place.record.incarnation) if wake else 0.0)
+        reading, read_at = register_and_read(stores, None, place, small=small)
+        return reading, read_at + (wake.ensure_registered(place.record.incarnation) if wake else 0.0)
 
     monkeypatch.setattr(follow, "register_and_read", read_then_register)
     assert read_and_append(world, "RRR" + "TTT" + "RR", receive_seconds=1) > 0

@@ -73,7 +73,7 @@ async def test_a_reader_to_whom_no_message_comes_polls_the_log(
         monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: clock.now))
     scene = make_scene(make_queues=SilentQueues, settings=Settings(long_poll_seconds=0.1, sse_seconds=600))
     async with request(scene.app, scene.target + kind) as exchange:
-        await eventually(lambda: scene.wake.hub._waiting)
+        await eventually(lambda: scene.wake.hub._waiting or (scene.queues.made and settling_seconds))
         for message in (b"one", b"two") if kind == "sse" else (b"one",):
             await scene.append(message)
             clock.now = 0.1

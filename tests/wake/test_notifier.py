@@ -101,6 +101,14 @@ def test_an_append_or_a_tombstone_sends_a_message_to_a_waiting_process(notified:
     assert notified.received(url) == [WakeMessage(f"log/v1/a#one{sk[16:]}", 5)]
 
 
+def test_a_process_that_polls_gets_no_message(notified: Notified) -> None:
+    url = notified.wait("polled")
+    put_waiter(notified.table, Waiter("polled", url, FAR_MS + 1, polls=True))
+    notified.calls.clear()
+    assert notified(record("polled")) == []
+    assert notified.calls == ["Query"]
+
+
 def test_many_records_of_a_stream_cost_one_query_and_one_message(notified: Notified) -> None:
     """The newest record is enough: a reader that has not read it has not read what follows the others.
     Records come out of order, and twice."""

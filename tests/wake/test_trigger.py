@@ -7,6 +7,7 @@ What is asserted is how many receives it takes, never how long.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
@@ -22,6 +23,7 @@ from tidemark.http.backend import lambda_backend, threaded_backend
 from tidemark.protocol.errors import Busy
 from tidemark.service.delete import delete
 from tidemark.wake.notifier import ORPHAN_MS, sweep_queues
+from tidemark.wake.queue import POLL_SECONDS, QUIET_MS
 
 pytestmark = pytest.mark.slow
 
@@ -85,8 +87,51 @@ async def test_five_hundred_readers_share_one_registration_one_queue_and_few_rea
         await scene.tell(0)
         await eventually(lambda: all(b"to all" in reader.received for reader in readers))
         assert scene.reader.calls.taken().get("Query", 0) <= READERS / 50
+        for start in (6, 8, 10, 12):
+            await scene.append(b"%d" % (start + 10))
+            await scene.tell(start)
+            await asyncio.gather(*(each.until(has(b"%d" % (start + 10))) for each in readers[1::2]))
+        await eventually(lambda: not scene.wake.hub._waiting)
+        scene.reader.calls.taken()
+        began = time.monotonic()
+        await asyncio.sleep(10 * POLL_SECONDS)
+        polls = 1 + (time.monotonic() - began) / POLL_SECONDS
+        assert 1 < scene.reader.calls.taken()["Query"] <= polls * READERS / 50
     assert scene.queues.made == 1
     assert scene.wake.hub.following == 0
+
+
+@BOTH_WAYS
+@on_a_loop
+async def test_a_reader_of_a_fast_writer_polls_until_the_writer_falls_quiet(
+    make_scene: MakeScene, way: Any
+) -> None:
+    """A message wakes the reader again afterwards. The client gets each append once."""
+    scene = make_scene(way, receive_seconds=20)
+    sent = [b"%d;" % number for number in range(20)]
+    with pumping(scene.world, scene.prefix):
+        async with scene.reading("sse") as exchange:
+
+            async def appended(*messages: bytes) -> None:
+                for message in messages:
+                    await scene.append(message)
+                    await exchange.until(has(message))
+
+            await appended(*sent[:6])
+            await eventually(lambda: not scene.wake.hub._waiting)
+            before = scene.queues.begun
+            await appended(*sent[6:19])
+            assert scene.queues.begun <= before + 1, "a receive that had begun may end"
+            assert scene.registered() == set()
+            [registration] = scene.wake._waiters._registrations.values()
+            await eventually(lambda: registration.offset == len(b"".join(sent[:19])))
+            scene.world.clock.advance(QUIET_MS)
+            await scene.waiting()
+            await appended(sent[19])
+            assert 0 not in scene.queues.receives, "only the end of the receive helped"
+            data = "".join(event.data for event in exchange.answer.events if event.type == "data")
+    assert data.encode() == b"".join(sent)
+    assert scene.reader.calls.taken()["PutItem"] == 3
 
 
 @BOTH_WAYS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +13,8 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import encode_waiter
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, load_waiters, put_waiter, remove_lapsed, remove_waiters
-from tidemark.wake.queue import LIFE_MS, RENEW_MS, Waiters
+from tidemark.wake.follow import Hub
+from tidemark.wake.queue import FAST_NEWS, LIFE_MS, MOST_POLLING, QUIET_MS, RENEW_MS, Waiters
 
 pytestmark = pytest.mark.each_engine
 
@@ -28,7 +30,9 @@ class Scene:
     def __post_init__(self) -> None:
         self.clock = self.process.stores.clock_ms
         self.table: Table = self.process.stores.table
-        self.own = Waiters(self.table, self.clock)
+        hub, self.begun = Hub(), list[str]()
+        hub.wake_log = self.begun.append  # type: ignore[method-assign,assignment]
+        self.own = Waiters(self.table, self.clock, hub)
         self.process.calls.taken()
 
     def waiters(self, incarnation: str) -> list[Waiter]:
@@ -94,7 +98,7 @@ def test_a_process_that_ends_removes_its_registrations(scene: Scene) -> None:
     assert scene.stored("withdrawn") == set()
 
 
-def test_a_registration_whose_write_failed_is_written_again(scene: Scene) -> None:
+def test_a_registration_whose_write_failed_is_written_again(scene: Scene, world: World) -> None:
     """Otherwise a reader would wait for messages that nobody sends."""
 
     def refuse(operation: str, body: bytes) -> tuple[int, bytes]:
@@ -102,11 +106,64 @@ def test_a_registration_whose_write_failed_is_written_again(scene: Scene) -> Non
 
     dynamodb = scene.process.dynamodb
     send, dynamodb.send = dynamodb.send, refuse
-    with pytest.raises(ConnectionError):
-        scene.own.ensure("failed", URL)
-    dynamodb.send = send
-    scene.own.ensure("failed", URL)
-    assert len(scene.waiters("failed")) == 1
+    for polls in (False, True, False):
+        dynamodb.send = refuse
+        with pytest.raises(ConnectionError):
+            scene.own.ensure("failed", URL)
+        dynamodb.send = send
+        assert scene.own.ensure("failed", URL) is polls
+        assert [waiter.polls for waiter in scene.waiters("failed")] == [polls]
+        if polls:
+            world.clock.advance(QUIET_MS)
+        else:
+            read_at(scene, world, "failed", *[0] * (FAST_NEWS - 1))
+            scene.own._registrations["failed", URL].news_ms.append(scene.clock())
+
+
+def read_at(scene: Scene, world: World, name: str, *after_ms: int | str) -> bool:
+    """Make reads these milliseconds apart, which find data; a text's read finds none."""
+    found = scene.own._registrations.get((name, URL))
+    polls, offset = False, found.offset if found else -1
+    for ms in after_ms:
+        offset += isinstance(ms, int)
+        world.clock.advance(int(ms))
+        polls = scene.own.ensure(name, URL, offset)
+    return polls
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "polls", "calls"),
+    [
+        pytest.param((0, 0, 0), False, {"PutItem": 1}, id="twice, after the first read"),
+        pytest.param((0, 0, 0, 0), True, {"PutItem": 2, "Query": 1}, id="in one millisecond"),
+        pytest.param((0, 9, 750, 750), True, {"PutItem": 2, "Query": 1}, id="in a second and a half"),
+        pytest.param((0, 9, 750, 751, 750), False, {"PutItem": 1}, id="slower"),
+        pytest.param((0, 9, *["0"] * 9), False, {"PutItem": 1}, id="reads that find nothing"),
+        pytest.param((*[0] * 4, 1400, 1400, "1499"), True, {"PutItem": 2, "Query": 1}, id="goes on"),
+        pytest.param((*[0] * 4, "1500"), False, {"PutItem": 3, "Query": 1}, id="falls quiet"),
+        pytest.param((*[0] * 4, "1500", 0, 0), False, {"PutItem": 3, "Query": 1}, id="begins again"),
+        pytest.param((*[0] * 4, -5000, "9000"), False, {"PutItem": 3, "Query": 1}, id="clock set back"),
+    ],
+)
+def test_a_process_polls_while_data_come_fast(
+    scene: Scene, world: World, after_ms: tuple[int | str, ...], polls: bool, calls: dict[str, int]
+) -> None:
+    """The registration shows the polls, so that no message is sent. Waiting readers are woken once."""
+    name = uuid.uuid4().hex
+    assert read_at(scene, world, name, *after_ms) is polls
+    assert scene.process.calls.taken() == calls
+    assert [waiter.polls for waiter in scene.waiters(name)] == [polls]
+    assert scene.begun == [name] * calls.get("Query", 0)
+
+
+def test_a_crowd_does_not_poll_and_is_counted_once_in_half_a_life(scene: Scene, world: World) -> None:
+    for number in range(MOST_POLLING):
+        put_waiter(scene.table, Waiter("crowd", f"{URL}{number}", scene.clock() + LIFE_MS, polls=True))
+    scene.process.calls.taken()
+    assert not read_at(scene, world, "crowd", *[0] * 20)
+    assert scene.process.calls.taken() == {"PutItem": 1, "Query": 1}
+    world.clock.advance(LIFE_MS)
+    assert read_at(scene, world, "crowd", *[0] * 4), "the others have left"
 
 
 def test_the_waiters_of_a_stream_are_its_own_that_have_not_lapsed(scene: Scene) -> None:

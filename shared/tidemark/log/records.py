@@ -377,7 +377,7 @@ class Waiter:
     """A receiver that is notified until `until_ms` when a stream grows. `address` is the queue URL of a
     process with readers at the tail, or the id of a WebSocket connection, whose client calls the stream
     `name` and subscribed at `asked_ms`, by API Gateway's clock. If `content_type` is set, to the stream's,
-    the receiver accepts data."""
+    the receiver accepts data. A process that `polls` the log is not notified."""
 
     incarnation: str
     address: str
@@ -385,6 +385,7 @@ class Waiter:
     name: str | None = None
     asked_ms: int = 0
     content_type: ContentType | None = None
+    polls: bool = False
 
     @property
     def is_socket(self) -> bool:

@@ -100,6 +100,14 @@ def load_waiters(table: tables.Table, incarnation: str, now_ms: int) -> list[Wai
     return [waiter for waiter in _query(table, pk, low, high) if waiter.until_ms > now_ms]
 
 
+def has_many_waiters(table: tables.Table, incarnation: str, now_ms: int, most: int) -> bool:
+    """Whether a stream has more than `most` waiters. Costs one small query, because lapsed waiters count too
+    where there are many."""
+    pk, low, high = schema.waiters_of(incarnation)
+    items, more = table.query(pk, at_least=low, at_most=high, limit=4 * most)
+    return more or sum(waiter.until_ms > now_ms for waiter in map(schema.decode_waiter, items)) > most
+
+
 def all_waiters(table: tables.Table, shards: Iterable[int] = range(schema.WAIT_SHARDS)) -> Iterator[Waiter]:
     """Yield all waiters, also lapsed ones: DynamoDB removes those late, and some engines never do."""
     for shard in shards:

@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from itertools import chain
+from typing import Any, Final, Protocol, TypeVar
 
 from tidemark.log.read import PAGE_BYTES, Page
 from tidemark.log.records import StreamRecord
@@ -124,6 +125,12 @@ class Hub:
                 self._changed.wait(deadline - now)
         return None
 
+    def wake_log(self, incarnation: str) -> None:
+        """Wake the followers of this log, and those that do not know their log yet."""
+        with self._changed:
+            followers = chain.from_iterable(self._followers.values())
+            self._wake([each for each in followers if each.incarnation in {incarnation, None}])
+
     def start_waiting(self, waiting: object, seconds: float) -> None:
         """Add a wait of a follower, or of a socket with several followers."""
         with self._changed:
@@ -146,9 +153,10 @@ class Wake(Protocol):
 
     hub: Hub
 
-    def ensure_registered(self, incarnation: str) -> float:
-        """Ensure that every later append of any process to the stream wakes its followers. The caller then
-        reads the log, waits, and reads again after the returned seconds at the latest.
+    def ensure_registered(self, incarnation: str, offset: int = 0) -> float:
+        """Ensure that every later append of any process to the stream wakes its followers, or that they poll.
+        The caller, which has the data before `offset`, then reads the log, waits, and reads again after the
+        returned seconds at the latest.
 
         Raises Busy or OutcomeUnknown; a missing queue is not an error.
         """
@@ -163,7 +171,7 @@ class WakeByHub:
     def __init__(self) -> None:
         self.hub = Hub()
 
-    def ensure_registered(self, _incarnation: str) -> float:
+    def ensure_registered(self, _incarnation: str, _offset: int = 0) -> float:
         return math.inf
 
     def close(self) -> None:
@@ -220,6 +228,10 @@ class SingleFlight:
             result.set_exception(failure)
             result.exception()  # Marks the error as retrieved: all readers may have been cancelled.
         del result
+
+
+#: A follower that reads the log within these seconds needs no receive, which takes a second or more.
+SOON_SECONDS: Final = 0.4
 
 
 async def read_or_wait(
@@ -281,7 +293,8 @@ class LiveRead(Follower):
         """Wait until woken, at most `seconds`. Returns at once after a wake since the last wait."""
         self._has_waited = True
         if not self._wakes.is_set():
-            self._hub.start_waiting(self, seconds)
+            if self._read_at - time.monotonic() > SOON_SECONDS:
+                self._hub.start_waiting(self, seconds)
             try:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
@@ -318,8 +331,7 @@ class LiveRead(Follower):
         name = (place.record.incarnation, self.offset, self._at_tail, self._small)
         wake = process.wake if self._at_tail else None
         call = partial(register_and_read, process.stores, wake, place, small=self._small)
-        reading, seconds = await process.share(name, call)
-        self._read_at = time.monotonic() + seconds
+        reading, self._read_at = await process.share(name, call)
         return self._go_on(reading)
 
     def _go_on(self, reading: Reading) -> Reading:
@@ -342,10 +354,11 @@ def register_and_read(
     stores: Stores, wake: Wake | None, place: Reading, *, small: bool = False
 ) -> tuple[Reading, float]:
     """Register this process for later appends, unless the reader is not at the tail yet (`wake` is None);
-    then read the data after `place`. Also returns the most seconds until the next read. Raises StreamNotFound
-    or SoftDeleted."""
-    seconds = wake.ensure_registered(place.record.incarnation) if wake else 0.0
-    return read_on(stores, place, small=small), seconds
+    then read the data after `place`. Also returns the latest time of the next read, by the monotonic clock:
+    readers that share this read also share the next. Raises StreamNotFound or SoftDeleted."""
+    seconds = wake.ensure_registered(place.record.incarnation, place.page.start) if wake else 0.0
+    read_at = time.monotonic() + seconds
+    return read_on(stores, place, small=small), read_at
 
 
 class Watch(Follower):
@@ -411,13 +424,13 @@ class Watch(Follower):
         known = self.offset if self._wants_data else None
 
         def register_and_load() -> tuple[Tail, RenderedNews | None, float]:
-            seconds = wake.ensure_registered(record.incarnation)
+            read_at = time.monotonic() + wake.ensure_registered(record.incarnation, self.offset)
             tail, news = load_tail(stores, record, known)
-            return tail, news and render_news(tail, record.content_type, news), seconds
+            return tail, news and render_news(tail, record.content_type, news), read_at
 
         call = self._process.share(("tail", self.incarnation, known), register_and_load)
-        tail, news, seconds = await call
-        self._read_in(seconds)
+        tail, news, read_at = await call
+        self._read_in(read_at - time.monotonic())
         if tail.offset == self.offset and not tail.closed:
             return None
         self.offset = tail.offset

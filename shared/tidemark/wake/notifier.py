@@ -178,6 +178,7 @@ class Notifier:
         try:
             pk = message.log_pk
             waiters = load_waiters(self._table, message.incarnation, self._clock_ms())
+            waiters = [waiter for waiter in waiters if not waiter.polls]
             content_type = next((waiter.content_type for waiter in waiters if waiter.content_type), None)
             last, news = None, None
             if content_type is not None:

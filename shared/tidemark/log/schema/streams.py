@@ -347,6 +347,7 @@ def due_before(now_ms: int) -> str:
 
 
 UNTIL_MS: Final = "u"
+POLLS: Final = "po"
 # A connection's waiter has the client's name for the stream, and the time of its subscription.
 CALLED: Final = "nm"
 ASKED_MS: Final = "am"
@@ -382,7 +383,7 @@ def encode_waiter(waiter: records.Waiter) -> items.Item:
         items.TTL: {"N": str(-(-waiter.until_ms // 1000))},
     }
     if waiter.name is None:
-        return item
+        return item | {POLLS: {"BOOL": True}} if waiter.polls else item
     item |= {CALLED: {"S": waiter.name}, ASKED_MS: {"N": str(waiter.asked_ms)}}
     return item if waiter.content_type is None else item | {CONTENT_TYPE: {"S": waiter.content_type.value}}
 
@@ -391,7 +392,7 @@ def decode_waiter(item: items.Item) -> records.Waiter:
     sk, until_ms = item[items.SK]["S"], int(item[UNTIL_MS]["N"])
     if CALLED not in item:
         incarnation, address = sk.split("/", 1)
-        return records.Waiter(incarnation, address, until_ms)
+        return records.Waiter(incarnation, address, until_ms, polls=POLLS in item)
     incarnation, connection_id = sk.rpartition("/")[0].split(".", 1)
     asked_ms = int(item[ASKED_MS]["N"])
     content_type = parse_content_type(item[CONTENT_TYPE]["S"]) if CONTENT_TYPE in item else None
