@@ -101,6 +101,15 @@ a reader registers after it has read
     return (read_on(stores, place, small=small), read_at)
         => return (reading, time.monotonic() + (
             wake.ensure_registered(place.record.incarnation, place.page.start) if wake else 0.0))
+a process that begins to poll waits for messages
+    wake.queue:Waiters.ensure caught by wake/test_interleavings_of_the_code.py
+    self._forget_lapsed() => self._forget_lapsed(); return False
+a process that no longer polls still gets no messages
+    wake.queue:Waiters.ensure caught by wake/test_interleavings_of_the_code.py
+    found.until_ms, polls=polls) => found.until_ms, polls=bool(polls or was_polling))
+a process whose clock was set back registers in vain
+    wake.queue:Waiters.ensure caught by wake/test_waiters.py
+    max(now_ms + LIFE_MS, found.until_ms + 1) => now_ms + LIFE_MS
 a socket's watch reads the tail before it registers
     service.watch:begin_watches caught by wake/test_interleavings_of_sockets.py
     register(living)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, QueueGone, Queues, QueueUnavailable
@@ -85,7 +86,7 @@ class _Registration:
     polls: bool | None = None
     offset: int = 0
     #: The last times at which the readers had more data than before.
-    news_ms: deque[int] = field(default_factory=lambda: deque(maxlen=FAST_NEWS))
+    news_ms: deque[int] = field(default_factory=partial(deque[int], maxlen=FAST_NEWS))
     #: The stream has too many waiters, which are not counted again before this time.
     many_until_ms: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
