@@ -188,10 +188,10 @@ policy: $(POLICY) ## the template against checkov's policies (exceptions: .check
 build: export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
 build: export SAM_CLI_TELEMETRY := 0
 build: export AWS_DEFAULT_REGION ?= us-east-1
-build: $(SAM) ## what AWS SAM deploys, into .aws-sam
+build: $(SAM) ## what AWS SAM deploys, into .aws-sam (EXTRAS=otel for spans)
 	@sam build
 	@sam validate --lint
-	@.venv-sam/bin/python -W ignore -m cyclonedx_py requirements requirements/layer.txt --pyproject pyproject.toml \
+	@.venv-sam/bin/python -W ignore -m cyclonedx_py requirements requirements/layer$(EXTRAS:%=-%).txt --pyproject pyproject.toml \
 		--output-reproducible --of JSON -o .aws-sam/sbom.cdx.json
 	@$(VENV) requirements/sbom.py .aws-sam/sbom.cdx.json .aws-sam/build/SharedLayer/python
 
@@ -248,6 +248,7 @@ WITHOUT_CLIENT := --overrides requirements/without-client.overrides
 lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer versions)
 	@$(COMPILE) --extra local --extra dev pyproject.toml -o requirements/dev.txt
 	@$(COMPILE) -c requirements/dev.txt --override requirements/layer.overrides --extra aws pyproject.toml -o requirements/layer.txt
+	@$(COMPILE) -c requirements/dev.txt --override requirements/layer.overrides --extra aws --extra otel pyproject.toml -o requirements/layer-otel.txt
 	@$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml -o requirements/local.txt
 	@$(COMPILE) -c requirements/dev.txt $(WITHOUT_CLIENT) --extra container pyproject.toml -o requirements/container.txt
 	@$(COMPILE) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt

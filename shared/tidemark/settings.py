@@ -143,6 +143,8 @@ class Settings:
     log_level: str = "WARNING"
     #: The CloudWatch namespace of a deployed function's metrics.
     metrics_namespace: str = "Tidemark"
+    #: Whether spans are exported. The SDK of OpenTelemetry reads the variable itself.
+    exports_spans: bool = False
     #: The queue of the function that delivers to subscriptions. Empty: no deliveries.
     subscriptions_queue_url: str = ""
     #: The location of the private keys that sign webhooks: `ssm:` and a name prefix, or a folder. Empty: no
@@ -185,6 +187,7 @@ class Settings:
             ),
             log_level=parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
+            exports_spans=bool(environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")),
             subscriptions_queue_url=environment.get("SUBSCRIPTIONS_QUEUE_URL") or "",
             webhook_keys=environment.get("WEBHOOK_KEYS") or "",
             public_url=_parse_public_url(environment.get("PUBLIC_URL") or ""),

@@ -36,7 +36,8 @@ def test_every_requirements_file_has_its_lock() -> None:
     """`make lock` makes one for each .in file and for the parts of pyproject.toml. `spark-base.in` is a part
     of others."""
     inputs = {path.stem for path in (ROOT / "requirements").glob("*.in")} - {"spark-base"}
-    assert {path.stem for path in LOCKS} == inputs | {"bench", "container", "dev", "layer", "local"}
+    parts = {"bench", "container", "dev", "layer", "layer-otel", "local"}
+    assert {path.stem for path in LOCKS} == inputs | parts
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
@@ -69,7 +70,7 @@ def test_every_lock_is_installed_by_its_hashes(path: str) -> None:
 def test_what_is_deployed_is_what_is_tested() -> None:
     """The layer's lock and that of `make run` are parts of the tests' lock, hashes included."""
     tested = hashed_pins(lock("dev"))
-    for name in ("layer", "local"):
+    for name in ("layer", "layer-otel", "local"):
         assert hashed_pins(lock(name)).items() <= tested.items()
 
 

@@ -130,12 +130,15 @@ def test_the_headers_that_an_upstream_gets() -> None:
         *[("Connection", "close, X-Hop"), ("x-hop", "1"), ("TE", "trailers"), ("Accept-Encoding", "br")],
         *[("X-Forwarded-For", "1.2.3.4"), ("X-Tidemark-Edge-Secret", "s"), ("X-Amzn-Trace-Id", "t")],
         *[("X-Custom", "7"), ("Content-Type", "application/json"), ("Idempotency-Key", "k")],
+        *[("Traceparent", "00-1-2-01"), ("Tracestate", "a=b")],
     ]
     assert list(proxy.forwarded(sent)) == [
         ("authorization", "Bearer theirs"),
         ("x-custom", "7"),
         ("content-type", "application/json"),
         ("idempotency-key", "k"),
+        ("traceparent", "00-1-2-01"),
+        ("tracestate", "a=b"),
         ("accept-encoding", "identity"),
     ]
 

@@ -224,7 +224,7 @@ def test_what_keeps_it_from_starting_is_one_line(
 
 def test_the_image_holds_what_the_server_needs_and_not_the_emulators() -> None:
     locked = pins(ROOT / "requirements" / "container.txt")
-    deployed = pins(ROOT / "requirements" / "layer.txt")
+    deployed = pins(ROOT / "requirements" / "layer-otel.txt")
     assert deployed.items() <= locked.items(), "the same versions as in the layer"
     assert locked.keys() - deployed.keys() == {"httptools", "uvloop", "websockets"}
     assert "--require-hashes" in DOCKERFILE

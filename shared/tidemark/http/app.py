@@ -159,7 +159,10 @@ def guards_of(backend: Backend, find: Find, outermost: Iterable[Guard] = ()) -> 
     The imports are here because the libraries add 0.1 s to a cold start.
     """
     settings, per_second = backend.settings.authorization, backend.settings.requests_per_second
-    guards: list[Guard] = [add_headers, *outermost]
+    if backend.settings.exports_spans:
+        PROCESS.export_spans()
+    guards: list[Guard] = [PROCESS.spans.guard] if PROCESS.spans else []
+    guards += [add_headers, *outermost]
     if per_second:
         guards.append(partial(limit_rate, bucket=TokenBucket(per_second)))
     if settings.has_edge:

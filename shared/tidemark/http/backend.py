@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 from starlette.requests import Request
 
 from tidemark.aws.sqs import Queues, receiving_client, sqs_client
+from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
@@ -36,17 +37,20 @@ _P = ParamSpec("_P")
 SPENT_IN_STORAGE: Final[ContextVar[list[float] | None]] = ContextVar("spent_in_storage", default=None)
 
 
-def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Wrap a call so that its duration counts as time in storage."""
+def timed(call: Callable[..., Awaitable[Any]], *, traced: bool = False) -> Callable[..., Awaitable[Any]]:
+    """Wrap a call so that its duration counts as time in storage. With `traced` it has a span, as on AWS."""
 
     async def calling(*arguments: Any) -> Any:
         started = perf_counter()
         try:
             return await call(*arguments)
         finally:
-            spent = SPENT_IN_STORAGE.get()
-            if spent is not None:
-                spent[0] += perf_counter() - started
+            seconds = perf_counter() - started
+            if (spent := SPENT_IN_STORAGE.get()) is not None:
+                spent[0] += seconds
+            if traced and PROCESS.spans:
+                operation = getattr(arguments[0], "func", arguments[0])  # Of a `partial`, or a stream's key.
+                PROCESS.spans.called(getattr(operation, "__name__", "append"), seconds)
 
     return calling
 
@@ -96,6 +100,8 @@ class Backend(Process):
             task.cancel()
         await asyncio.gather(*self.calling, return_exceptions=True)
         await asyncio.to_thread(self.wake.close)
+        if PROCESS.spans:
+            await asyncio.to_thread(PROCESS.spans.flush)
 
 
 def backend_of(request: Request) -> Backend:
@@ -134,9 +140,9 @@ def embedded_backend(
     wakes the followers after each commit."""
     from tidemark.service.group_commit import GroupCommit
 
-    group_commit = GroupCommit(stores, run, committed=lambda _: None)
-    share = SingleFlight(run).share
-    return Backend(stores, timed(run), share, wake, settings, timed(group_commit.append), probe)
+    append = timed(GroupCommit(stores, run, committed=lambda _: None).append, traced=True)
+    run = timed(run, traced=True)
+    return Backend(stores, run, SingleFlight(run).share, wake, settings, append, probe)
 
 
 def threaded_backend(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
@@ -146,8 +152,8 @@ def threaded_backend(stores: Stores, settings: Settings, wake: Wake | None = Non
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark")
 
-    async def on_a_thread(call: Callable[[], Any], /) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(pool, call)
+    def on_a_thread(call: Callable[[], Any], /) -> Awaitable[Any]:
+        return asyncio.get_running_loop().run_in_executor(pool, copy_context().run, call)
 
     wake = wake or make_wake(stores, settings)
     group_commit = GroupCommit(stores, on_a_thread, committed=wake.hub.wake)

@@ -27,6 +27,7 @@ from tidemark.http.backend import Backend
 from tidemark.http.paths import Operation
 from tidemark.http.security.keys import SHARED_ALGORITHM, keys_of
 from tidemark.http.streams import HungUp, cancel_on_disconnect, read_stream
+from tidemark.observability.metrics import PROCESS
 from tidemark.outbound.request import RequestBody
 from tidemark.protocol import errors
 from tidemark.protocol import proxy as rules
@@ -110,6 +111,7 @@ class Proxy:
         if not _may_call(access, entry.name):
             raise rules.upstream_not_allowed(f"The token's right to the proxy is not for {entry.name}")
         sent = list(rules.forwarded(request.headers.items()))
+        sent = PROCESS.spans.carried(sent) if PROCESS.spans else sent
         asked = UpstreamRequest(
             "", url_text, method.upper(), sent, self._held(await requests.read_body(request))
         )

@@ -185,6 +185,8 @@ async def create_stream(request: Request, backend: Backend, key: StreamKey) -> R
 async def append_to_stream(request: Request, backend: Backend, key: StreamKey) -> Response:
     """Append to a stream, close it, or both (§5.2, §5.3). `Stream-Create` creates a missing stream."""
     append_request = await requests.parse_append(request)
+    if PROCESS.spans:
+        PROCESS.spans.keep_append(key)
     try:
         try:
             outcome = await backend.append(key, append_request, partial(hang_up, request.receive))

@@ -6,13 +6,17 @@ Powertools (`report.py`). They cost an append a few additions under a lock.
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tidemark.observability.tracing import Spans
 
 #: Upper bounds of the histograms' buckets, in seconds.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -116,6 +120,16 @@ class Meter:
         self._counts: defaultdict[tuple[Counter, Labels], float] = defaultdict(float)
         self._distributions = {histogram: Distribution() for histogram in HISTOGRAMS}
         self._waiting = 0
+        #: Makes spans of storage calls and wakes too; None unless they are exported.
+        self.spans: Spans | None = None
+
+    def export_spans(self) -> None:
+        try:
+            from tidemark.observability.tracing import Spans
+
+            self.spans = self.spans or Spans()
+        except ImportError:
+            logging.getLogger("tidemark").warning("OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel")
 
     def add(self, counter: Counter, amount: float = 1.0, labels: Labels = ()) -> None:
         with self._lock:
@@ -124,6 +138,8 @@ class Meter:
     def observe(self, histogram: Histogram, seconds: float) -> None:
         with self._lock:
             self._distributions[histogram].observe(seconds)
+        if self.spans and histogram is WAKE_SECONDS:
+            self.spans.woken()
 
     def answered(self, method: str, status: int, seconds: float) -> None:
         """Count one response. Every append calls this method and the next two."""
@@ -140,6 +156,8 @@ class Meter:
         with self._lock:
             self._counts[STORAGE_CALLS, (operation,)] += 1
             self._distributions[_STORAGE_SECONDS].observe(seconds)
+        if self.spans:
+            self.spans.called(operation, seconds)
 
     def appended(self, size_bytes: int) -> None:
         """Count one accepted append."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -52,6 +53,8 @@ class _Waiting:
     answer: asyncio.Future[Outcome]
     #: Done with the answer, or after UNWATCHED_SECONDS. A future costs a fraction of `asyncio.wait`.
     moved: asyncio.Future[None]
+    #: Of the request; the write of a group belongs to its first append (`observability/tracing.py`).
+    context: Context = field(default_factory=copy_context)
     #: A large body is on its way to S3.
     is_spilling: bool = False
     spilled: Spilled | None = None
@@ -146,7 +149,8 @@ class GroupCommit:
         failure: Exception | None = None
         answers: list[Any]
         try:
-            answers = list(await self._run(lambda: append(self._stores, key, requests, spilled)))
+            write = partial(append, self._stores, key, requests, spilled)
+            answers = list(await group[0].context.run(self._run, write))
         except Exception as stopped:  # noqa: BLE001 - whatever it is, each waiting request must hear of it
             failure, answers = stopped, [stopped] * len(group)
         else:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -67,12 +68,12 @@ class Threads:
 
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
         # No variable holds a future: the future and the traceback of its error would form a cycle.
-        begun = [self._pool.submit(one)]
+        begun = [self._pool.submit(copy_context().run, one)]
         second = other()
         return one() if begun[0].cancel() else begun.pop().result(), second
 
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
-        begun = deque(self._pool.submit(call, item) for item in items[1:])
+        begun = deque(self._pool.submit(copy_context().run, call, item) for item in items[1:])
         try:
             results = [call(item) for item in items[:1]]
             for item in items[1:]:
