@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import http.client
-import inspect
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 
 import httpcore
 import httpx
@@ -241,7 +241,7 @@ def test_an_error_that_an_older_release_stored_has_no_headers() -> None:
 
 def holders(size: int) -> list[str]:
     """The objects of this process that hold bytes of this size."""
-    found = [each for each in gc.get_objects() if not inspect.isframe(each)]
+    found = [each for each in gc.get_objects() if type(each) is not FrameType]
     return [
         repr(each)[:200]
         for each in found
