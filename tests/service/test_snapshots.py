@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 from tests import buckets
 from tests.support import HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before, filled
-from tidemark.blobs import log_prefix, snapshot_prefix
+from tidemark.blobs import bootstrap_blob_key, compose, log_prefix, snapshot_blob_key, snapshot_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol import errors
 from tidemark.protocol.expiry import Expiry
@@ -23,7 +24,14 @@ from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.snapshots import bootstrap, delete_snapshot, latest_snapshot, read_snapshot
+from tidemark.service.snapshots import (
+    MAX_ANSWER_BYTES,
+    begin_upload,
+    bootstrap,
+    delete_snapshot,
+    latest_snapshot,
+    read_snapshot,
+)
 
 pytestmark = pytest.mark.each_engine
 
@@ -129,6 +137,38 @@ def test_a_crash_between_blob_and_pointer_leaves_the_old_snapshot_intact(world: 
     assert len(buckets.snapshot_objects(process, world, key)) == 2
     assert read_snapshot(process.stores, key, 5).data == b"old"
     assert [part.body for part in bootstrap(process.stores, key).parts] == [b"old", b"6"]
+
+
+def test_an_upload_is_published_though_its_first_publish_dies_and_the_next_one_is_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bootstrap of gigabytes may take longer to compose than a gateway waits: a client repeats the request
+    meanwhile. What is published is not composed again."""
+    process, key = stream_of(world, b"12345")
+    upload = begin_upload(process.stores, key, 5).id
+    blob = snapshot_blob_key(buckets.record_of(process, key).incarnation, 5, upload.mark)
+    process.stores.blobs.put(blob, bytes(MAX_ANSWER_BYTES + 1))
+    begun: list[object] = []
+
+    def die_then_be_overtaken(*arguments: Any) -> None:
+        begun.append(arguments)
+        if len(begun) == 1:
+            raise SystemExit
+        if len(begun) == 2:
+            buckets.publish(world.process(), key, 5, b"", upload=upload)
+        compose(*arguments)
+
+    monkeypatch.setattr("tidemark.blobs.compose", die_then_be_overtaken)
+    with pytest.raises(SystemExit):
+        buckets.publish(process, key, 5, b"", upload=upload)
+    with pytest.raises(errors.SnapshotNotFound):
+        latest_snapshot(process.stores, key)
+    for _ in range(2):
+        assert buckets.publish(process, key, 5, b"", upload=upload) == latest_snapshot(process.stores, key)
+    assert len(begun) == 3
+    assert bytes(MAX_ANSWER_BYTES + 1) in process.stores.blobs.get(bootstrap_blob_key(blob))
+    with pytest.raises(errors.RetentionGone):
+        read(process.stores, key, 0)
 
 
 def test_a_publish_does_not_change_a_stream_that_was_re_created_meanwhile(world: World) -> None:
