@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from contextlib import closing, suppress
+from contextlib import aclosing, suppress
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
@@ -124,7 +124,7 @@ class Snapshotter(Lifecycle):
         asked = json.loads(begun.body)
         url = urlsplit(asked["url"])
         assert url.port is not None
-        with closing(Client(url.port)) as client:
+        async with aclosing(Client(url.port)) as client:
             for _ in range(_UPLOAD_TRIES):
                 with suppress(NoAnswer):
                     target = f"{url.path}?{url.query}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urljoin
 
-from tests.chaos.exchange import BUFFER, read_reply
+import httpx
 
 TIMEOUT_SECONDS: Final = 20.0
 JSON: Final = {"Content-Type": "application/json"}
@@ -48,12 +48,28 @@ class Answer:
         return "stream-closed" in self.headers
 
 
+@contextmanager
+def _as_no_answer() -> Iterator[None]:
+    try:
+        yield
+    except httpx.ConnectError as failure:
+        raise NotSent from failure
+    except (TimeoutError, httpx.TimeoutException) as late:
+        raise TimedOut from late
+    except httpx.TransportError as failure:
+        raise NoAnswer from failure
+
+
 class Client:
     """One request at a time over a connection that is kept as long as it lasts."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        plain, url = {"Accept-Encoding": "identity"}, f"http://127.0.0.1:{port}"
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=plain, timeout=None, verify=False, trust_env=False
+        )
+        self.aclose = self._http.aclose
 
     async def request(
         self,
@@ -64,78 +80,33 @@ class Client:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> Answer:
         """Raises NoAnswer."""
-        try:
+        with _as_no_answer():
             async with asyncio.timeout(timeout_seconds):
-                head, *pieces = [piece async for piece in self._exchange(method, path, body, headers or {})]
-        except TimeoutError as late:
-            self.close()
-            raise TimedOut from late
-        except BaseException:
-            self.close()
-            raise
-        answer = Answer(status_of(head), _headers(head), b"".join(pieces))
-        if answer.headers.get("connection", "").lower() == "close":
-            self.close()
-        return answer
+                answer = await self._http.request(method, path, content=body, headers=headers)
+        return Answer(answer.status_code, dict(answer.headers), answer.content)
 
-    async def events(self, path: str, event_id: str, idle_seconds: float) -> AsyncGenerator[bytes, None]:
-        """As an EventSource connects again: the head of the answer, and its body as it comes. Raises
-        NoAnswer, also where nothing comes for so long; ends where the answer does."""
-        if event_id:
-            answer = await self.request("GET", path, headers={"Last-Event-ID": event_id})
-            if answer.status != 307:
-                yield f"HTTP/1.1 {answer.status} ".encode()
-                return
-            path = urljoin(path, answer.headers["location"])
-        pieces = self._exchange("GET", path, b"", {})
-        try:
-            while True:
-                async with asyncio.timeout(idle_seconds):
-                    piece = await anext(pieces, None)
-                if piece is None:
-                    return
-                yield piece
-        except TimeoutError as late:
-            raise TimedOut from late
-        finally:
-            await pieces.aclose()
-            self.close()
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection[1].close()
-            self._connection = None
-
-    async def _exchange(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
-    ) -> AsyncGenerator[bytes, None]:
-        reader, writer = await self._connect()
-        named = {"Host": f"127.0.0.1:{self.port}", "Content-Length": len(body), **headers}
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
-        try:
-            writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body)
-            async for piece in read_reply(reader, method, is_decoded=True):
-                yield piece
-        except (EOFError, OSError) as failure:
-            raise NoAnswer from failure
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._connection is not None:
-            reader, writer = self._connection
-            if not (reader.at_eof() or writer.is_closing()):
-                return self._connection
-            self.close()
-        try:
-            self._connection = await asyncio.open_connection("127.0.0.1", self.port, limit=BUFFER)
-        except OSError as failure:
-            raise NotSent from failure
-        return self._connection
+    @asynccontextmanager
+    async def events(
+        self, path: str, event_id: str, idle_seconds: float
+    ) -> AsyncIterator[tuple[int, AsyncIterator[dict[str, str]]]]:
+        """As an EventSource connects again: the status of the answer, and the fields of each event. Raises
+        NoAnswer, also where nothing comes for `idle_seconds`."""
+        asked = {"Last-Event-ID": event_id} if event_id else {}
+        limits = httpx.Timeout(None, read=idle_seconds)
+        with _as_no_answer():
+            async with self._http.stream(
+                "GET", path, headers=asked, timeout=limits, follow_redirects=True
+            ) as answer:
+                yield answer.status_code, _events_in(answer)
 
 
-def status_of(head: bytes) -> int:
-    return int(head[9:12])
-
-
-def _headers(head: bytes) -> dict[str, str]:
-    lines = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:-2])
-    return {name.lower(): value.strip() for name, _, value in lines}
+async def _events_in(answer: httpx.Response) -> AsyncIterator[dict[str, str]]:
+    fields: dict[str, str] = {}
+    async for line in answer.aiter_lines():
+        name, _, value = line.partition(":")
+        if name:
+            fields[name] = value.strip()
+        elif not line:
+            if fields:
+                yield fields
+            fields = {}

@@ -84,12 +84,9 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     return Request(head, body)
 
 
-async def read_reply(
-    reader: asyncio.StreamReader, method: str, *, is_decoded: bool = False
-) -> AsyncIterator[bytes]:
-    """The reply's bytes as they come, to its end; the head first. `is_decoded` leaves out what a chunked body
-    has around its chunks. A reply that only the end of the connection ends may have been cut off. Raises
-    EOFError, OSError."""
+async def read_reply(reader: asyncio.StreamReader, method: str) -> AsyncIterator[bytes]:
+    """The reply's bytes as they come, to its end; the head first. A reply that only the end of the connection
+    ends may have been cut off. Raises EOFError, OSError."""
     head = await _read_head(reader)
     while head is not None and head.startswith(b"HTTP/1.1 1"):
         head = await _read_head(reader)
@@ -99,7 +96,7 @@ async def read_reply(
     if method == "HEAD" or head[9:12] in {b"204", b"304"}:
         return
     if _CHUNKED.search(head):
-        async for piece in _chunks(reader, is_decoded=is_decoded):
+        async for piece in _chunks(reader):
             yield piece
         return
     left = _content_length(head)
@@ -125,7 +122,7 @@ async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
         return None
 
 
-async def _chunks(reader: asyncio.StreamReader, *, is_decoded: bool = False) -> AsyncIterator[bytes]:
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """The last and empty one included; trailers are not used here."""
     size = 1
     while size:
@@ -134,6 +131,4 @@ async def _chunks(reader: asyncio.StreamReader, *, is_decoded: bool = False) -> 
             size = int(line.split(b";")[0], 16)
         except ValueError as wrong:
             raise EOFError from wrong
-        chunk = await reader.readexactly(size + 2)
-        if size or not is_decoded:
-            yield chunk[:-2] if is_decoded else line + chunk
+        yield line + await reader.readexactly(size + 2)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tests.chaos.client import Client, NoAnswer
 from tests.chaos.lifecycles import Recreator
 from tests.chaos.python_client import PATIENT
-from tests.chaos.readers import events_of
+from tests.chaos.readers import IDLE_SECONDS
 from tests.chaos.recording import Violation, read_message
 from tidemark.client import AsyncStream, StreamError
 
@@ -38,7 +38,8 @@ class Followed(Recreator):
         client, event_id, seen = Client(self.scene.clients_port), "", list[str]()
         while True:
             with suppress(NoAnswer):
-                async with events_of(client, path, event_id) as (status, events):
+                place = f"{path}?offset=-1&live=sse"
+                async with client.events(place, event_id, IDLE_SECONDS) as (status, events):
                     if status in {404, 410}:
                         event_id, seen = "", []
                     async for event in events:  # Of a refusal there are none.

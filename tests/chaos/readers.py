@@ -6,18 +6,17 @@ import asyncio
 import json
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Final
 from zlib import crc32
 
-from tests.chaos.client import Answer, Client, NoAnswer, status_of
+from tests.chaos.client import Answer, NoAnswer
 from tests.chaos.python_client import PATIENT
 from tests.chaos.recording import Page, StreamHistory, Violation
 from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Party, Scene, read_page, stored_bytes
 from tidemark.client import AsyncStream
 
-_IDLE_SECONDS: Final = 40.0
+IDLE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.2
 #: After the last fault, for the appends that had begun; and how long a reader may be behind them then.
 _LAST_APPENDS_SECONDS: Final = 10.0
@@ -35,7 +34,7 @@ class Reader(Party):
                 await self.read()
             except NoAnswer:
                 await asyncio.sleep(_PAUSE_SECONDS)
-        self.client.close()
+        await self.client.aclose()
 
     @abstractmethod
     async def read(self) -> None:
@@ -68,7 +67,7 @@ class LongPollReader(Reader):
     async def read(self) -> None:
         known_end = self.history.known_end
         answer = await self.client.request(
-            "GET", f"{self.path}?offset={self.offset:016d}&live=long-poll", timeout_seconds=_IDLE_SECONDS
+            "GET", f"{self.path}?offset={self.offset:016d}&live=long-poll", timeout_seconds=IDLE_SECONDS
         )
         if answer.status == 200:
             self.keep(read_page(self.name, self.offset, answer, known_end))
@@ -105,7 +104,8 @@ class EventReader(Reader):
         known_end = self.history.known_end
         until = time.monotonic() + self.chance.uniform(1, 20)
         data = b""
-        async with events_of(self.client, self.path, self.event_id) as (status, events):
+        place = f"{self.path}?offset=-1&live=sse"
+        async with self.client.events(place, self.event_id, IDLE_SECONDS) as (status, events):
             if status != 200:
                 await self.refuse("event stream", Answer(status, {}, b""))
                 return
@@ -122,25 +122,6 @@ class EventReader(Reader):
         self.keep(Page(self.name, self.offset, end, crc32(data), len(data), known_end))
         self.event_id = event["id"]
         return b""
-
-
-@asynccontextmanager
-async def events_of(
-    client: Client, path: str, event_id: str
-) -> AsyncIterator[tuple[int, AsyncIterator[dict[str, str]]]]:
-    """The status of the answer, and the fields of each event. Raises NoAnswer."""
-    async with aclosing(client.events(f"{path}?offset=-1&live=sse", event_id, _IDLE_SECONDS)) as pieces:
-
-        async def events() -> AsyncIterator[dict[str, str]]:
-            buffer = b""
-            async for piece in pieces:
-                *whole, buffer = (buffer + piece).split(b"\n\n")
-                for event in whole:
-                    lines = (line.partition(":") for line in event.decode().split("\n"))
-                    if fields := {name: value.strip() for name, _, value in lines if name}:
-                        yield fields
-
-        yield status_of(await anext(pieces)), events()
 
 
 class SocketReader(Party):

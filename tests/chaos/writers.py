@@ -33,7 +33,7 @@ class Writer(scenes.Party):
             padding = scenes.LARGE_PADDING if self.chance.randrange(self.large_one_in) == 0 else 0
             await self.deliver(append, render_body(render_messages(append, padding)))
             number += 1
-        self.client.close()
+        await self.client.aclose()
 
     def _messages(self) -> int:
         return self.chance.randrange(2, 9) if self.chance.random() < 0.2 else 1
