@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 import urllib3
@@ -215,38 +214,6 @@ def count_and_compare(pipeline: Pipeline) -> None:
     check("the table is behind in no stream", holds=behind == ["0"] * STREAMS)
 
 
-def join_and_compare(pipeline: Pipeline) -> None:
-    """The table has all but the last hundred messages of each stream, which came since."""
-    from tidemark.spark.job import open_session
-    from tidemark.spark.whole import read_whole
-
-    pipeline.make(100)
-    os.environ.update(pipeline.environment)
-    spark = open_session("whole")
-    ways: dict[str, dict[str, Any]] = {
-        "table": {"table": TABLE, "blobBucket": BLOBS},
-        "http": {"url": pipeline.url},
-    }
-    for way, where in ways.items():
-        frame = read_whole(
-            spark,
-            "lake.messages",
-            catalog_properties=pipeline.catalog,
-            bucket=BUCKET,
-            subscribePattern="user-.*",
-            ordered=True,
-            **where,
-        )
-        frame.createOrReplaceTempView("messages")
-        values: dict[str, list[bytes]] = {}
-        for stream, value in spark.sql("SELECT stream, value FROM messages").collect():
-            values.setdefault(stream, []).append(bytes(value))
-        whole = {name: b"[" + b",".join(values[name]) + b"]" for name in sorted(values)}
-        expected = {name: pipeline.read(name).replace(b"][", b",") for name in pipeline.names}
-        check(f"with the tail over {way} every stream is whole, in its order", holds=whole == expected)
-    spark.stop()
-
-
 @contextlib.contextmanager
 def serving(way: str, directory: Path) -> Iterator[Pipeline]:
     """The server as a process of its own, and the pipeline that it is for."""
@@ -285,10 +252,7 @@ STEPS = {
     "Ingest JSON lines": ingest_and_compare,
     "Archive those too": new_and_compare,
     "Stats": count_and_compare,
-    "History and tail in one frame, and a view of it": join_and_compare,
 }
-#: The frame is tried over both transports there.
-OF_THE_TABLE = (join_and_compare,)
 WAYS = {
     "table": "The jobs on the table, with a server on the same table",
     "http": "The jobs over HTTP, from the embedded server",
@@ -298,7 +262,6 @@ WAYS = {
 def run(way: str) -> int:
     """The exit code."""
     started = time.monotonic()
-    steps = {title: step for title, step in STEPS.items() if way == "table" or step not in OF_THE_TABLE}
     say(WAYS[way])
     try:
         find_java()
@@ -306,8 +269,8 @@ def run(way: str) -> int:
             tempfile.TemporaryDirectory(prefix="tidemark-pipeline-") as name,
             serving(way, Path(name)) as pipeline,
         ):
-            for number, (title, step) in enumerate(steps.items(), 1):
-                say(f"{number} of {len(steps)}: {title}")
+            for number, (title, step) in enumerate(STEPS.items(), 1):
+                say(f"{number} of {len(STEPS)}: {title}")
                 step(pipeline)
     except (EngineFailed, JobFailed, NotAsItShouldBe) as fault:
         say(f"  ✗ {fault}")
