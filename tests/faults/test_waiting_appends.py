@@ -162,6 +162,34 @@ def test_after_half_a_minute_without_replies_appends_go_on(scene: Scene, streams
     assert len(scene.storage.sent) < 1500, "the silence is not asked by every append"
 
 
+def test_appends_that_wait_share_the_next_write_and_one_that_is_refused_fails_alone(scene: Scene) -> None:
+    """The group commit decides them in the order of their arrival."""
+    key = scene.create()
+    scene.storage.seconds["PutItem"] = 1.0
+    asked: list[tuple[bytes, dict[str, Any], str]] = [
+        (b"a", {"claim": ("p", 0, 0)}, "Outcome"),
+        (b"A", {"claim": ("p", 0, 0)}, "Outcome"),
+        (b"b", {"claim": ("p", 0, 5)}, "SequenceGap"),
+        (b"c", {"seq": "2"}, "Outcome"),
+        (b"d", {"seq": "1"}, "SequenceRegression"),
+        *((b"%d" % number, {}, "Outcome") for number in range(100)),
+        (b"e", {"close": True}, "Outcome"),
+        (b"f", {}, "AppendAfterClose"),
+    ]
+
+    async def play() -> list[Outcome | errors.ProtocolError]:
+        first = asyncio.create_task(scene.append(key, b"<"))
+        await asyncio.sleep(0.1)
+        answers = await asyncio.gather(*(scene.append(key, body, **more) for body, more, _ in asked))
+        assert isinstance(await first, Outcome)
+        return answers
+
+    answers = scene.run(play())
+    assert [type(answer).__name__ for answer in answers] == [name for *_, name in asked]
+    assert scene.read(key) == b"<ac" + b"".join(b"%d" % number for number in range(100)) + b"e"
+    assert scene.storage.sent.count("PutItem") <= 4
+
+
 def test_appends_that_wait_behind_a_silent_write_fail_with_it(scene: Scene) -> None:
     """Not one group of ten seconds after another; and they are told that nothing was written."""
     key = scene.create()

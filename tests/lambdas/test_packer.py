@@ -1,4 +1,5 @@
-"""The packer's handler: what concerns packs is its part of the queue, and the janitor's is the rest."""
+"""The handlers of packer and janitor: what concerns packs is the packer's part of the queue, all else the
+janitor's."""
 
 from __future__ import annotations
 
@@ -71,3 +72,17 @@ def test_a_packer_without_time_leaves_what_is_due(packing: Functions, path: str)
     hurried = packing.invoke("packer", SCHEDULE, Context(remaining_ms=1000))
     assert (hurried["packed"], hurried["cut_short"]) == (0, 1)
     assert packing.invoke("packer", SCHEDULE)["packed"] == 1
+
+
+def test_the_janitor_stops_before_its_time_is_over_and_only_then_reports_a_metric(
+    packing: Functions, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The janitor begins no entry that Lambda could interrupt; the remaining entries stay due. The alarm uses
+    the metric's name."""
+    packing.invoke("janitor", SCHEDULE)
+    assert "CloudWatchMetrics" not in capsys.readouterr().out
+    packing(http_event("PUT", path, headers=TEXT | {"Stream-TTL": "0"}))
+    hurried = packing.invoke("janitor", SCHEDULE, Context(remaining_ms=1000))
+    assert (hurried["expired"], hurried["cut_short"]) == (0, 1)
+    assert '"RoundsCutShort":[1.0]' in capsys.readouterr().out.replace(" ", "")
+    assert packing.invoke("janitor", SCHEDULE)["expired"] == 1

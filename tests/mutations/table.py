@@ -491,7 +491,7 @@ the notifier's trigger is not told which records failed
     functions.notifier.app:handler caught by wake/test_notifier.py
     failures.get(message.log_pk) if message else None => None
 the janitor goes on when its time is over
-    functions.janitor.app:handler.has_time_left caught by lambdas/test_janitor.py
+    functions.janitor.app:handler.has_time_left caught by lambdas/test_packer.py
     bool(context.get_remaining_time_in_millis() > _SPARE_MS) => True
 the janitor removes the queue of a reader that has not registered yet
     wake.notifier:sweep_queues caught by wake/test_sweep.py

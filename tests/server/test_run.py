@@ -193,18 +193,6 @@ def test_on_an_ipv6_address_with_authorization_each_change_is_an_audit_line(star
     assert logged == [("PUT", "201"), ("POST", "204"), ("DELETE", "403")]
 
 
-def test_streams_survive_kill_9_of_everything(start: Start, via: str) -> None:
-    first, bodies = System(start(VIA=via)), {"small": b"high", "large": b"tide" * 100_000}
-    for name, body in bodies.items():
-        assert first.request("PUT", f"/v1/stream/{name}", body)[0] == 201
-    for child in children_of(first.process.pid):
-        os.kill(child, signal.SIGKILL)
-    first.end(signal.SIGKILL)
-    second = System(start(VIA=via))
-    for name, body in bodies.items():
-        assert second.request("GET", f"/v1/stream/{name}?offset=-1") == (200, body)
-
-
 # --- its end --------------------------------------------------------------------------------
 
 
