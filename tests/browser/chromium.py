@@ -13,12 +13,10 @@ import re
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -26,7 +24,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.conformance.servers import ROOT
-from tests.http_server import Handler
+from tests.http_server import Handler, serving
 from tests.programs import find, needs
 
 CHROMIUM: Final = find("chromium", "chromium-browser", "google-chrome")
@@ -67,31 +65,20 @@ PATIENCE_SECONDS: Final = 120.0
 _CONSOLE: Final = re.compile(r"^\[.*CONSOLE.*$", re.MULTILINE)
 
 
-class _Handler(Handler):
-    server: PageServer
+class _Pages(Handler):
+    """The origin of the pages, which is never that of the streams."""
+
+    reports: queue.Queue[Any]
 
     def answer(self) -> None:
         if self.command == "POST":
-            self.server.reports.put(json.loads(self.received()))
+            self.reports.put(json.loads(self.received()))
             self.respond(204)
             return
         file = FILES.get(urlsplit(self.path).path)
         body = file.read_bytes() if file else b""
         kind = "text/javascript" if file and file.suffix == ".js" else "text/html"
         self.respond(200 if file else 404, body, [("Content-Type", f"{kind}; charset=utf-8")])
-
-
-class PageServer(ThreadingHTTPServer):
-    """The origin of the pages, which is never that of the streams."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.reports: queue.Queue[Any] = queue.Queue()
-
-    def address(self, page: str, task: object) -> str:
-        return f"http://127.0.0.1:{self.server_port}/{page}?task={quote(json.dumps(task))}"
 
 
 @dataclass
@@ -126,14 +113,13 @@ class Page:
 @contextmanager
 def opened(page: str, task: object) -> Iterator[Page]:
     """Shows the page `page` of `FILES`, which finds `task` in its address."""
-    server = PageServer()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with started(server.address(page, task)) as (process, directory):
-            yield Page(process, directory / "log", server.reports)
-    finally:
-        server.shutdown()
-        server.server_close()
+    reports = queue.Queue[Any]()
+    query = quote(json.dumps(task))
+    with (
+        serving(type("Pages", (_Pages,), {"reports": reports})) as url,
+        started(f"{url}/{page}?task={query}") as (process, directory),
+    ):
+        yield Page(process, directory / "log", reports)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from benchmarks.spark_standin import ROW_BYTES, STORED, row
+from tests.http_server import Handler, serving
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers import connect
@@ -130,45 +130,27 @@ def stand_in(rows: int) -> Iterator[str]:
         process.stdout.close()
 
 
-class OnePage(BaseHTTPRequestHandler):
+class OnePage(Handler):
     """A server of another make, that answers a read with everything there is."""
 
     protocol_version = "HTTP/1.1"
     rows: int
 
-    def log_message(self, *_: Any) -> None:
-        return
-
-    def do_HEAD(self) -> None:
-        self._begin(0)
-
-    def do_GET(self) -> None:
-        if self.path.endswith("end"):
-            self._begin(2)
-            self.wfile.write(b"[]")
-            return
-        self._begin(self.rows * STORED + 1)
-        piece = b",".join(row(index) for index in range(1000))
-        self.wfile.write(b"[" + piece)
-        for _ in range(self.rows // 1000 - 1):
-            self.wfile.write(b"," + piece)
-        self.wfile.write(b"]")
-
-    def _begin(self, length: int) -> None:
+    def answer(self) -> None:
+        is_read, is_at_end = self.command == "GET", self.path.endswith("end")
+        length = (2 if is_at_end else self.rows * STORED + 1) if is_read else 0
         self.send_response(200)
         headers = {"Content-Type": "application/json", "Stream-Next-Offset": "end", "Content-Length": length}
         for name, value in (headers | {"Stream-Up-To-Date": "true"}).items():
             self.send_header(name, str(value))
         self.end_headers()
-
-
-@contextlib.contextmanager
-def one_page(rows: int) -> Iterator[str]:
-    handler = type("Sized", (OnePage,), {"rows": rows})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+        if not is_read:
+            return
+        piece = b",".join(row(index) for index in range(1000))
+        self.wfile.write(b"[" if is_at_end else b"[" + piece)
+        for _ in range(0 if is_at_end else self.rows // 1000 - 1):
+            self.wfile.write(b"," + piece)
+        self.wfile.write(b"]")
 
 
 def test_reading() -> None:
@@ -177,7 +159,9 @@ def test_reading() -> None:
 
 def test_a_page_without_a_limit() -> None:
     """Its messages are handed on while it arrives."""
-    assert_bounded("read over http", ROWS, ROW_BYTES, one_page)
+    assert_bounded(
+        "read over http", ROWS, ROW_BYTES, lambda rows: serving(type("Sized", (OnePage,), {"rows": rows}))
+    )
 
 
 @pytest.mark.parametrize("kind", ["stage", "stage to many streams"])
