@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import FormatTooNew
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
-from tidemark.service.stores import Stores
 
 TOO_OLD = f"it reads format {schema.FORMAT_EPOCH}, and the table needs {schema.FORMAT_EPOCH + 1}"
 
@@ -85,20 +83,6 @@ def test_of_two_who_raise_it_at_once_the_later_release_wins(world: World) -> Non
     with pytest.raises(FormatTooNew):
         stores.check_format(schema.PLAIN_EPOCH)
     assert stored(world) == schema.FORMAT_EPOCH + 1
-
-
-def test_however_many_raise_it_at_once_it_never_falls(world: World) -> None:
-    processes = [world.process().stores for _ in range(8)]
-
-    def start(each: Stores) -> None:
-        each.check_format(schema.PLAIN_EPOCH)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(start, processes))
-    assert stored(world) == schema.PLAIN_EPOCH
-    world.process().stores.check_format(schema.COMPACTED_EPOCH)
-    world.process().stores.check_format(schema.PLAIN_EPOCH)
-    assert stored(world) == schema.COMPACTED_EPOCH
 
 
 @pytest.mark.parametrize("of", ["a stream", "a bucket"])
