@@ -1,7 +1,5 @@
 """An answer to a request, as tests compare it. A failing test shows the last ones (`tests/conftest.py`)."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from dataclasses import dataclass, field

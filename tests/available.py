@@ -4,8 +4,6 @@ Ask for it where it is used, in a fixture or in a test: NotAvailable becomes a s
 missing (`tests/conftest.py`).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Short names for what tests of buckets and snapshots do all the time."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 

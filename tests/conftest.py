@@ -1,7 +1,5 @@
 """For every test: the engines, started once in each process; which tests are slow; Hypothesis's profiles."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random

@@ -1,7 +1,5 @@
 """Large bodies that are left to the garbage collector, which counts objects and no bytes."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

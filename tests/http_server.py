@@ -1,7 +1,5 @@
 """A small HTTP server in a thread, for what a test has in place of another service."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

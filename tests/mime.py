@@ -1,7 +1,5 @@
 """Multipart bodies as a real MIME parser reads them: the standard library's."""
 
-from __future__ import annotations
-
 import email
 from email.message import Message
 

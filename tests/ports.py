@@ -1,7 +1,5 @@
 """Ports for servers that a test starts as processes of their own."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

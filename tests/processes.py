@@ -1,7 +1,5 @@
 """A process for what is measured of a whole one; what runs in this one; which others run."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Programs that a test needs and that come with the machine, not with the project."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

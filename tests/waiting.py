@@ -1,7 +1,5 @@
 """Waiting for a condition, with a limit that only a hang reaches, and for an asynchronous test."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """There must be something built."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.layer import BUILD

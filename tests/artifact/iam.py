@@ -1,7 +1,5 @@
 """Which IAM actions a call needs. Where a call is not listed, the action has its name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

@@ -6,8 +6,6 @@ or the emulator that the stack is deployed into (tests/emulated). moto ignores t
 `ForAllValues:StringLike`, so that one is judged here.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Every handler is imported and invoked out of `.aws-sam/build` alone, and what it
 meanwhile is held against what the template grants it.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import json

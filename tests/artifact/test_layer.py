@@ -1,7 +1,5 @@
 """What is in the built layer and the built template: sizes, versions, and that they are of this source."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

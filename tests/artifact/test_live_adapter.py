@@ -5,8 +5,6 @@ AWS_LWA_READINESS_CHECK_PATH until the status is below 500; hands each invocatio
 Lambda's context in a header; and sends the response on as it comes. The tests do the same.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

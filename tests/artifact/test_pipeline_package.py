@@ -1,7 +1,5 @@
 """What `make packagespark` made, by itself: all that the jobs import beside Spark, for EMR's machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The roles that SAM makes, and the policies of AWS's own that it puts on them unasked."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

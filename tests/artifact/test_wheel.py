@@ -1,8 +1,6 @@
 """The wheel has the package and nothing else of the tree, and runs without a clone. Each extra has the
 packages that its commands import."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """Region, credentials and endpoints are those that boto3 would find; botocore is imported only if it is
 needed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Storage's date bounds how far this machine's clock is off, however slow a reply is."""
 
-from __future__ import annotations
-
 import pytest
 
 from tidemark.aws.clock import BETWEEN_LOOKS_SECONDS, StorageClock

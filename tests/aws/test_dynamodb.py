@@ -1,8 +1,6 @@
 """Items that BatchWriteItem and BatchGetItem return as unprocessed are sent again after a pause, a limited
 number of times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

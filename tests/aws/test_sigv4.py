@@ -1,7 +1,5 @@
 """Our signature is botocore's, which AWS accepts: no local engine checks one."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hmac
 import string

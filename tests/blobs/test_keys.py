@@ -1,7 +1,5 @@
 """The names of objects, and of bytes that are in several."""
 
-from __future__ import annotations
-
 from zlib import crc32
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The direct client of S3: what each response means, and that requests are signed as boto3 signs them."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections import deque
 from typing import Any

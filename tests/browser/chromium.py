@@ -4,8 +4,6 @@ No library drives it: a page reports what it has to say to the server it came fr
 stands in the browser's own console, which is part of every failure's message.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

@@ -4,8 +4,6 @@ It speaks TLS to the browser, as everything deployed does. Over plain HTTP Chrom
 cut off inside its headers for a whole one with an empty body, over HTTPS for the failure that it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import ssl

@@ -1,7 +1,5 @@
 """Tabs of a headless Chromium, driven by the DevTools protocol: reloads, lost networks, slow networks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

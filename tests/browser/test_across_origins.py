@@ -1,7 +1,5 @@
 """Pages of another origin: what a browser lets them send to streams, and see of the answers (CORS)."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator

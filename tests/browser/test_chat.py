@@ -1,8 +1,6 @@
 """The chat of `docs/examples/chat` as people use it: every word of an answer is shown once, and the tool runs
 once, whatever is reloaded, killed or offline meanwhile."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The README's quickstart runs as it is printed: an LLM's tokens, a reader, and a reload in the middle."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

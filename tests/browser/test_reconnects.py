@@ -5,8 +5,6 @@ wherever it likes, the server ends its event streams after two seconds, and half
 again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

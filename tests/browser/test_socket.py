@@ -1,7 +1,5 @@
 """`/v1/socket.js` in a page: the official client follows many streams on one connection (`docs/live.md`)."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections import Counter

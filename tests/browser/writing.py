@@ -1,7 +1,5 @@
 """Streams that are written while a browser reads them."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

@@ -1,7 +1,5 @@
 """`python -m tests.chaos`: environment MINUTES (2), SEED (a new one), VIA (asgi), APPENDS; or options."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging

@@ -1,7 +1,5 @@
 """Writers on the bucket surface: buckets that come and go, and streams that are folded into snapshots."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -1,8 +1,6 @@
 """One campaign: the system starts, everybody writes and reads, and faults come by the schedule. Then all is
 quiet, everything is read once more, and judged."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import traceback

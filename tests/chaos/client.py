@@ -1,7 +1,5 @@
 """A client of HTTP/1.1 that takes nothing for an answer but a whole one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager

@@ -1,8 +1,6 @@
 """The disk under the engines: a file system in memory of their own, which can be full from one moment to the
 next. It needs root; without it the disk is an ordinary directory that is never full."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """HTTP/1.1 as far as a proxy must know it: where a request and a reply end. EOFError is raised where the
 connection ended inside of one."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Readers that follow a name over its lives. None is given two streams as one, or one without its start."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ times keep their order: a tail is remembered for less long than any write can be
 before the latest one has arrived.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

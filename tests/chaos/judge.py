@@ -1,7 +1,5 @@
 """The judge: pure checks over what writers and readers recorded, and the final state of each stream."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections import Counter

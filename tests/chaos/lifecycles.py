@@ -4,8 +4,6 @@ Each does one thing after another, and knows what every answer has to be. Where 
 request timed out and may still be carried out, it leaves the name (`Left`) and takes another.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

@@ -1,7 +1,5 @@
 """A listener at a free port, for proxies: on the caller's event loop, or on one of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """What the server's log must not hold: a traceback, other than one that says that storage is out of reach."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

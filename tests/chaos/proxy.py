@@ -4,8 +4,6 @@ Each connection of a client has one of its own to the service. What is to happen
 it has come whole, among the faults that are on at that time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -1,7 +1,5 @@
 """Tidemark's own client as writer and reader, through the proxy that harms clients' connections."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import suppress

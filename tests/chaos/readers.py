@@ -1,7 +1,5 @@
 """Readers of streams that live as long as the campaign. What they are given is recorded, page by page."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

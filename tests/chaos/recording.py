@@ -1,7 +1,5 @@
 """What writers and readers write down, for the judge. Times are seconds of one monotonic clock."""
 
-from __future__ import annotations
-
 import enum
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What AWS answers instead of doing what it was asked."""
 
-from __future__ import annotations
-
 import random
 import zlib
 from http import HTTPStatus

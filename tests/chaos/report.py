@@ -1,7 +1,5 @@
 """What a campaign says while it runs, and at its end."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections import Counter

@@ -1,7 +1,5 @@
 """What all writers and readers share: where to go, what to write down, and how to insist on an answer."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

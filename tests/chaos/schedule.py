@@ -1,7 +1,5 @@
 """Which fault happens when: a pure function of the seed, without an end."""
 
-from __future__ import annotations
-
 import enum
 import heapq
 import random

@@ -4,8 +4,6 @@ A proxy is in front of each; with `lambda` also between the handlers and the eng
 The emulator is not the server's child here, so that it can die alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Compacted streams: each reader ends with the rows as they are, whatever a compaction has removed."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -1,7 +1,5 @@
 """The judge finds what it is there to find: a sound recording passes, and each way to spoil it is caught."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 

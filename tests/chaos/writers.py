@@ -1,7 +1,5 @@
 """Writers on streams that live as long as the campaign. They give up on an answer soon, as clients do."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

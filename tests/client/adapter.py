@@ -6,8 +6,6 @@
 which starts this.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import inspect

@@ -1,7 +1,5 @@
 """The idempotent producer's rules, without I/O: exactly once, in order, whatever is lost or overtakes."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass, field

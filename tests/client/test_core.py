@@ -1,7 +1,5 @@
 """The client's rules, without I/O: what is asked, and what becomes of each answer."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from base64 import b64encode

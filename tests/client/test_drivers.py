@@ -1,7 +1,5 @@
 """Both drivers against a server in memory: the same life of a stream, blocking and asynchronous."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import pydoc

@@ -1,7 +1,5 @@
 """The applications of the guide to frameworks, and its hook, as they are printed."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

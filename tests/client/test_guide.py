@@ -1,7 +1,5 @@
 """The code of the guide, as it is printed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A reader loses and doubles nothing, whatever breaks between it and the server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """Both clients follow by the socket of a server in memory. `tests/chaos` kills the server."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal

@@ -1,7 +1,5 @@
 """Who watches streams on a socket is woken when they move, whatever becomes of messages and connections."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The suite's result: vitest's JSON report, counted so that no test can disappear."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass

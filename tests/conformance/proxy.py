@@ -5,8 +5,6 @@ authenticates by `?secret=…`, which this server does not take. So a relay in f
 a token with the right to the proxy, a wrong one into a wrong token, and changes nothing else.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -7,8 +7,6 @@ Environment:
             their number.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Each gets a free port on loopback, a directory of its own and a process group of
 started itself (engine, pump) is stopped and paused together with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

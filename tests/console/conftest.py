@@ -1,7 +1,5 @@
 """The console in a real browser, over a real server in each way in."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

@@ -1,7 +1,5 @@
 """What can be done in the console is first shown as code, and then done."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

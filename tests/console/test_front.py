@@ -1,7 +1,5 @@
 """The front page: a stream of this very server with two readers, and how to begin."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

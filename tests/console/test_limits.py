@@ -1,7 +1,5 @@
 """The console with narrow tokens, hostile content, long streams, and a server that goes away."""
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

@@ -1,7 +1,5 @@
 """Each page of the console shows what is there."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.error

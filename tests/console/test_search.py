@@ -1,7 +1,5 @@
 """What is looked for beyond what the page holds: messages in the whole stream, streams in all names."""
 
-from __future__ import annotations
-
 import re
 import uuid
 

@@ -1,7 +1,5 @@
 """The console's pages of subscriptions, with webhooks that are really called."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import uuid

@@ -1,7 +1,5 @@
 """Where the page of a stream begins to read: by its form, by its address, and anew with another token."""
 
-from __future__ import annotations
-
 import re
 import uuid
 

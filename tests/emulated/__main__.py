@@ -4,8 +4,6 @@ It prints the URLs and serves until Ctrl-C; nothing is kept. samconfig.toml says
 environment `local`. Arguments are options of `sam deploy`.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -1,7 +1,5 @@
 """`sam deploy` of the built template, as on AWS, against the emulator."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass

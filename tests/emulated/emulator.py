@@ -1,7 +1,5 @@
 """An emulated AWS: one process of its own, with what the shims bridge."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Environment: GATEWAY_PORT, STACK_PORTS (`port=stack,…`), DATA_DIR, SAM_PYTHON, and the emulator's own (AUTH).
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A stack is upgraded, deleted and restored into another one; what was acknowledged stays readable."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

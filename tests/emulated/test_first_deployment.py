@@ -1,7 +1,5 @@
 """A stranger's first deployment: a bare clone, SAM alone on the path, and SAM's two commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

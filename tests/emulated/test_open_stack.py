@@ -1,7 +1,5 @@
 """The deployed template without authorization: the official suite and other clients, through the HTTP API."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The deployed template with tokens, and IAM enforced by the emulator, function by function."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import threading

@@ -1,7 +1,5 @@
 """An embedded system behind the application, in this process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Turns: who is answered when, and what a commit that fails leaves behind."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

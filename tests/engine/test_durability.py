@@ -1,8 +1,6 @@
 """What the server asks of the kernel, by strace: one sync for a commit, none missing before an answer; and
 what becomes of appends where syncs and writes fail."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

@@ -1,7 +1,5 @@
 """Whatever operation of a request fails, and whoever hides the failure: the answer is true."""
 
-from __future__ import annotations
-
 import sqlite3
 from itertools import count
 from pathlib import Path

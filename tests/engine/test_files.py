@@ -1,7 +1,5 @@
 """Blobs as files: whole or not there, and what is damaged is not handed out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from zlib import crc32
 

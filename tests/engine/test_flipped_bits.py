@@ -5,8 +5,6 @@ Each flip is of one bit, in a copy of a small store that has some of everything.
 more of them, and `TIDEMARK_FLIPS_SEED` for others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

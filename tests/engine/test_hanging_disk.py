@@ -1,7 +1,5 @@
 """A disk that hangs, and another process that writes: the server answers, and says so."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """Bits that flip in the pages of the table: a row is found as it was written, or Damaged is raised."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """One body for both tables: the embedded one and DynamoDB's answer the same to whatever is asked."""
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Callable

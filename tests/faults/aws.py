@@ -1,7 +1,5 @@
 """AWS as it fails: answers and silences in place of a service's, at boto3's own seam."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

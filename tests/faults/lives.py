@@ -1,7 +1,5 @@
 """The life of some streams, step by step. Every write of every step is recorded and can be sent again."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field

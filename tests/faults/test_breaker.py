@@ -1,7 +1,5 @@
 """The circuit breaker's rules, for any order of events, and what a call of DynamoDB makes of them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -3,8 +3,6 @@
 `test_table_fails.py` shows what each way in answers to the errors that are raised here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """boto3's own replies, cut and changed: of S3, for what no request does often, and of SQS."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress

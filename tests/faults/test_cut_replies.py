@@ -4,8 +4,6 @@ Replies of each kind are cut behind every single byte, and the connection closed
 exchange; what the use cases make of a lost reply is played by `tests/simulation`.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

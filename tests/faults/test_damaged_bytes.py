@@ -1,8 +1,6 @@
 """A batch whose stored bytes are not those that were appended: a reader gets 503, never a gap or wrong bytes,
 the log of the process says where, and nobody keeps it."""
 
-from __future__ import annotations
-
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import suppress

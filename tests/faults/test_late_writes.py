@@ -8,8 +8,6 @@ A transaction is repeated twice: with its token, as it was sent, and with anothe
 minutes were over for which DynamoDB remembers it.
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 

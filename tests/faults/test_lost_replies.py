@@ -4,8 +4,6 @@ Each life of `tests/faults/lives.py` is lived twice, step by step: once undistur
 reply to every single write lost. Nobody may see a difference.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from dataclasses import replace

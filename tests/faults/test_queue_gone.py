@@ -4,8 +4,6 @@ The functions' own handlers, given the events that AWS sends. A long-poll here w
 ten minutes: what ends it earlier is a look. (`tests/wake/test_receiver.py` has the rules of the receiver.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ must be. Without it it must not: that is how we know that it tests the rule, and
 `tests/simulation/test_combining.py` does the same for the rules of combining.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

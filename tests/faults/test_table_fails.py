@@ -1,8 +1,6 @@
 """A table that does not answer, throttles, or is not there: every way in says what is known of the outcome,
 in time, and nothing is half done."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """Appends that wait for their turn, in virtual time: real engines, and storage that falls silent."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterator
 from dataclasses import dataclass, field, replace

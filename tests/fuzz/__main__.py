@@ -1,7 +1,5 @@
 """`python -m tests.fuzz --requests 100000`: as many requests as it is told to, a third of each kind."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Raw events, as an HTTP API and a function URL hand them to a function, with anything in them."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from datetime import UTC, datetime

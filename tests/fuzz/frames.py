@@ -1,7 +1,5 @@
 """Frames of sockets with anything in them, to a server's session and to the function behind API Gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Requests made by schemathesis from the document that the server publishes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A fresh table, and the ways in over it, as long as a run lasts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

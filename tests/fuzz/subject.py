@@ -1,7 +1,5 @@
 """What is fuzzed, and the rules that every exchange is held to."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A small share of the fuzzing with every run of the tests; `python -m tests.fuzz` does the rest."""
 
-from __future__ import annotations
-
 from tests.fuzz.session import fuzz_events, fuzz_frames, fuzz_published, read_published
 from tests.stack.engines import LocalServices
 

@@ -1,7 +1,5 @@
 """The published document against the code: neither may know what the other does not."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

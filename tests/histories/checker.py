@@ -7,8 +7,6 @@ go back where that leads nowhere. The same set of operations in the same state i
 An operation whose outcome is unknown may be taken at any time after its call, once, or be left out: a write
 that was asked for and never answered may land late, or never."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

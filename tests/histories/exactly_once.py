@@ -3,8 +3,6 @@
 It says less than the checker does, and shares nothing with it but the history.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from tests.histories.history import Append, Create, Delete, History, Operation, Read

@@ -1,7 +1,5 @@
 """What clients asked, what they were answered, and when: the operations of a history."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Carrying requests out by the use cases, and writing down what they answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, singledispatch

@@ -1,8 +1,6 @@
 """The checker refuses what no service may do: a checker that cannot fail is none. That it accepts what a
 service may do is shown by all that is recorded and simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """What the clients of a history ask for: chosen by its seed, from what the clients have been told so far."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

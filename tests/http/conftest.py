@@ -1,7 +1,5 @@
 """The application over real engines, in both ways it runs. A fresh table for each module."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math

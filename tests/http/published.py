@@ -1,7 +1,5 @@
 """The operations and the OpenAPI document, without a server."""
 
-from __future__ import annotations
-
 import copy
 from functools import cache
 from typing import Any

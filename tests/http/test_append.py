@@ -1,7 +1,5 @@
 """Appending (§5.2) and closing (§4.1, §5.3)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.answers import Answer

@@ -3,8 +3,6 @@
 The client checks the form of every error (`asgi.check_any_answer`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """Buckets over HTTP: every status of extensions §1, and other requests that a client may send."""
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 import pytest

@@ -1,7 +1,5 @@
 """The control surface: listings, stats, start points, and what a token may do."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from datetime import UTC, datetime

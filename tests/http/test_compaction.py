@@ -1,8 +1,6 @@
 """Compaction over HTTP: the headers of a creation, what HEAD and listings tell, and what is refused. What a
 reader gets is in `tests/log`."""
 
-from __future__ import annotations
-
 from tests.buckets import move_compacted
 from tests.http.asgi import JSON, Door, Make
 from tests.support import World

@@ -1,7 +1,5 @@
 """What a server of one's own compresses, and for whom."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """What is not on the data path is imported with its first request."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

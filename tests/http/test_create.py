@@ -1,7 +1,5 @@
 """Creating streams (§5.1), and the Location header."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.http.asgi import CLOSE, HOST, JSON, TEXT, Door

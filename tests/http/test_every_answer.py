@@ -1,8 +1,6 @@
 """What belongs to every response: browsers' security headers, CORS (§12.7), and errors that say what is wrong
 without telling how the server is built."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Expiry (§5.1), on a clock that only the test moves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 

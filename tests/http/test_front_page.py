@@ -1,7 +1,5 @@
 """The root page, for people and monitors."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`If-Match` on POST (an extension): an append is accepted only if the client knows the current tail."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Long-polls (§5.7): data at once, data when it comes, or 204 without data."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """No request holds the event loop: the CPU time of each callback, for the largest bodies of each kind."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

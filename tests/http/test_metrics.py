@@ -1,7 +1,5 @@
 """The busiest streams of a process: what is counted, for how long, and where it is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Requests that a newcomer sends to the wrong path: the error names the right one."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.http.asgi import CLOSE, JSON, TEXT, Door

@@ -1,7 +1,5 @@
 """Which operation a path means, as it was sent, and which paths mean none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The work of each pattern that meets a request's text grows no faster than the text."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

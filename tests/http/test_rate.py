@@ -1,7 +1,5 @@
 """A server that accepts so many requests a second, and answers the others with 429 and Retry-After."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Catch-up reads (§5.6), `offset=now` (§8), and what a cache may keep of them (§10)."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

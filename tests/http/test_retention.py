@@ -1,7 +1,5 @@
 """Retention over HTTP: the headers of a creation, and what HEAD and a read tell of what is gone."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.http.asgi import JSON, Door, Make

@@ -1,7 +1,5 @@
 """Headers with a single value: spaces around it do not count, and a repeated header is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.http.asgi import PRODUCER, TEXT, Door

@@ -1,7 +1,5 @@
 """Snapshots and bootstrap over HTTP: every status of extensions §2 and §3."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 from dataclasses import dataclass

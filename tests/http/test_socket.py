@@ -1,7 +1,5 @@
 """`/v1/socket` of a server: what a client that watches streams is told, and what it may ask for."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Server-sent events (§5.8): data, then its control event, until the end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from itertools import pairwise

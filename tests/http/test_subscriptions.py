@@ -1,7 +1,5 @@
 """The control surface of subscriptions (§6, §7): bodies, statuses and codes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from datetime import datetime

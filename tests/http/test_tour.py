@@ -1,7 +1,5 @@
 """The tour with curl of docs/tutorial.md and the first lines of the README run as they are printed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

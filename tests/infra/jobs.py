@@ -1,7 +1,5 @@
 """The jobs of `pipeline/`, which are scripts, as modules."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 from pathlib import Path

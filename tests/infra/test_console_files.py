@@ -1,7 +1,5 @@
 """The console's files: what the lock pins, with its licences, small, and without anything from elsewhere."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

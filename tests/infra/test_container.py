@@ -1,7 +1,5 @@
 """The container's template, held against the main one, the live function and the server."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a stranger deploys: defaults, environments that the rules allow, and lines that work."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The commands of the guides run as they are printed, and every other one says that it is not run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The edge: what is cached by what, and which origin a request goes to. The function runs under Node."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

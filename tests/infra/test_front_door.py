@@ -1,7 +1,5 @@
 """What a visitor meets first: licence, version, checks before a commit, diagrams, the site's contents."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

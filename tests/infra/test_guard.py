@@ -1,7 +1,5 @@
 """The guard of CI says no when a figure is over its limit."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

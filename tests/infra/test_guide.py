@@ -1,7 +1,5 @@
 """The operations guide names what is there: parameters, outputs, tests; and its lines can be pasted."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The locks name packages, versions and hashes, and nothing of where they were made."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

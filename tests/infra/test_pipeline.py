@@ -1,7 +1,5 @@
 """The pipeline's template: a stack of its own, free while idle, and calling jobs that exist."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The reference pages name everything that the code has: variables, metrics, errors."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

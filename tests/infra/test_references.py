@@ -1,7 +1,5 @@
 """The tests, modules and names that a page or a docstring refers to exist, so a reader can look them up."""
 
-from __future__ import annotations
-
 import re
 from fnmatch import filter as matching
 from pathlib import Path

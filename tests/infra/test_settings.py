@@ -1,8 +1,6 @@
 """The environment is read strictly, by one rule for each kind of value: an invalid one is refused with the
 name of its variable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

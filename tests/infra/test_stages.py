@@ -1,7 +1,5 @@
 """The stages of .ci/run and .ci/nightly: a failure is never hidden, and is the last thing printed."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the template must keep saying, held against the code it deploys."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,8 +1,6 @@
 """A stream as long as one likes, in little memory: message n is the batch at n × 100. Table and objects are
 files."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """A stream over simulated storage, and what was appended to it; calls that are counted and broken."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Compaction: whoever reads, from wherever and whenever, ends with the state of the whole log."""
 
-from __future__ import annotations
-
 import math
 import random
 from array import array

@@ -1,7 +1,5 @@
 """Forks and compaction at once: a fork has the whole state at its end, or is refused."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """A long stream: packed, read, trimmed, forked and deleted with calls that are counted, and in memory that
 does not grow with it. `python -m benchmarks.packs` does the same with ten million messages."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any, Final

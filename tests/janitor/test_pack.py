@@ -1,7 +1,5 @@
 """Packs: whatever is asked of a stream, the answer is that of its plain batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial

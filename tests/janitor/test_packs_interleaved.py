@@ -1,8 +1,6 @@
 """Batches become a pack, and packs a larger one, while readers and writers go on: between any two calls, with
 steps that are killed, and by two janitors. `tests/mutations` takes out rules of docs/internals/packs.md."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from contextlib import suppress

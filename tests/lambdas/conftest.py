@@ -1,7 +1,5 @@
 """The functions on a fresh table, and the application as a server runs it on the same table."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

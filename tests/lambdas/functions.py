@@ -1,7 +1,5 @@
 """The deployed handlers, loaded from their files and called as Lambda calls them."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

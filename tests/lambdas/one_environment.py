@@ -4,8 +4,6 @@ Imports nothing of the tests, so that the release alone decides what runs. It ta
 on standard input and prints its answer as a line.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import json

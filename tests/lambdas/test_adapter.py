@@ -1,7 +1,5 @@
 """The application as a function's handler of events."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from base64 import b64decode

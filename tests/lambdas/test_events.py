@@ -1,7 +1,5 @@
 """The sample events, which `sam local invoke` uses too, through the handlers they are meant for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

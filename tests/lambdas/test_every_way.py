@@ -1,7 +1,5 @@
 """Requests get the same responses from a server, through an HTTP API and through a function URL."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The format epoch: a release that would misread what a later one has stored serves nothing of it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

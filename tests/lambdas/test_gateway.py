@@ -1,7 +1,5 @@
 """The event that an HTTP API or a function URL makes of a request, and the response to it."""
 
-from __future__ import annotations
-
 import base64
 from urllib.parse import quote
 

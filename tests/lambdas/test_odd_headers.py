@@ -1,7 +1,5 @@
 """Headers that no client should send: no value gives a 5xx or a stack trace."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

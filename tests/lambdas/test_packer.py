@@ -1,8 +1,6 @@
 """The handlers of packer and janitor: what concerns packs is the packer's part of the queue, all else the
 janitor's."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.http.asgi import TEXT, Door

@@ -1,7 +1,5 @@
 """The setup function, called as CloudFormation calls it: what it draws, what it refuses, and what it says."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Lambda accepts a result of 6 MB of JSON: every page fits, whatever it holds."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """During a deployment the release before, unpacked from the history, and this one write to one stream."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

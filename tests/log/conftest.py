@@ -1,7 +1,5 @@
 """A fresh table and bucket for each test."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.stack.engines import LocalServices

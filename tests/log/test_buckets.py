@@ -1,7 +1,5 @@
 """Buckets: counts that are always right, and listings that neither repeat nor skip."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The walk along a chain, over a table made of numbers: any logs, any pages, any bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise

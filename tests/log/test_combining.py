@@ -1,7 +1,5 @@
 """Any writer may commit another's append: once, and not after its writer was told otherwise."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Deflated bodies in the table: fewer bytes where that saves money, and always the same bytes when read."""
 
-from __future__ import annotations
-
 import random
 import sys
 import zlib

@@ -1,7 +1,5 @@
 """The janitor's queue: a step for each kind of entry, how much is done in a round, which objects in S3 go."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

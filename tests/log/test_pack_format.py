@@ -1,8 +1,6 @@
 """The format of a pack: what is put in comes out, block by block, and what is damaged is refused; and when
 batches are packed."""
 
-from __future__ import annotations
-
 import random
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """The table's schema: every item is read back as it was written, and sorts in the right place."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Every number here is stated in `docs/costs.md` or in `docs/buckets-and-snapshots
 larger is a change of price.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

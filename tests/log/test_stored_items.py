@@ -3,8 +3,6 @@
 An example is never changed or removed. If a newer version stores another form, it adds an example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a process remembers of logs: tails and recent batches, how many of each, and which ones go first."""
 
-from __future__ import annotations
-
 import gc
 import random
 import tracemalloc

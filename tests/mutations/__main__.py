@@ -5,8 +5,6 @@ a copy of its own; without `WORKERS`, as many as this machine has cores. It ends
 and where the tests cannot run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

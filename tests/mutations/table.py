@@ -10,8 +10,6 @@ file is a piece of its text. Modules are named below `tidemark`, or from `functi
 below `tests/`. A line that is indented further goes on.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """A restore: the new table gets the items of the old one as they are, whatever happens on the way."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

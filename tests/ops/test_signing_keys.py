@@ -1,7 +1,5 @@
 """`make rotate-keys` and `tidemark token`: the keys of webhooks, and tokens, of a stack and of a server."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

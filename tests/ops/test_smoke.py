@@ -1,7 +1,5 @@
 """`make smoke` and `make token` against the local system."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """Checked connections: hostile and rebound addresses of names, shared lookups, and the deadline."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import ssl

@@ -1,7 +1,5 @@
 """Allowed URLs of webhooks (§12.8), and public addresses: tables of hostile ones."""
 
-from __future__ import annotations
-
 import ipaddress
 
 import pytest

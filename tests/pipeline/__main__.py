@@ -6,8 +6,6 @@ embedded server alone. Starts the server on loopback, appends messages to stream
 as its own process. Ends with 0 if everything is as it should be.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -5,8 +5,6 @@ one process answers a bootstrap, the other appends, publishes and sweeps between
 storage calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any

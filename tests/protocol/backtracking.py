@@ -1,8 +1,6 @@
 """Counts the steps of a regular expression, as the backtracking matcher of `re` takes them: a measure of its
 work without a clock."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

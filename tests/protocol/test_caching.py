@@ -1,7 +1,5 @@
 """Cache-Control: what may be kept, and by whom."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The headers that say how a stream is compacted."""
 
-from __future__ import annotations
-
 import pytest
 
 from tidemark.protocol.compaction import COMPACTION_HEADERS, Compaction, decide_compaction, parse_compaction

@@ -1,7 +1,5 @@
 """Idempotent creation: which configurations are the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from tidemark.protocol.create import StreamConfiguration, check_same_configuration

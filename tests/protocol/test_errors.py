@@ -1,7 +1,5 @@
 """Every error: its status, and the headers that the protocol asks for with it."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

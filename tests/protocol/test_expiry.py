@@ -1,7 +1,5 @@
 """Expiry: a sliding window that never ends early, or a fixed instant."""
 
-from __future__ import annotations
-
 import contextlib
 from datetime import UTC, datetime, timedelta
 

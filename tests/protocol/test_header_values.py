@@ -1,7 +1,5 @@
 """Values of headers: integers (§5.1, §5.2.1)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tidemark.protocol.errors import Malformed

@@ -1,7 +1,5 @@
 """A message's key: the fast decoding agrees with a plain reference on all JSON, and digests with keys."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

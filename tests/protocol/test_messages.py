@@ -1,7 +1,5 @@
 """Messages: JSON kept byte for byte, and everything else too; and what a content type is."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Offsets and the sentinels of a read."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

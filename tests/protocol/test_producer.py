@@ -1,7 +1,5 @@
 """Idempotent producers: the headers, and the validation logic of §5.2.1 line by line."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

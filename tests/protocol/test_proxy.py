@@ -1,7 +1,5 @@
 """The allow-list of the durable proxy, what is sent to upstreams, and signed URLs."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """What is told of a stream, by how far its name's life had come when something was told last."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

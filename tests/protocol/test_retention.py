@@ -1,7 +1,5 @@
 """What may be let go of: never anything behind a gap."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Where a snapshot may be taken, and in which order a publish is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import accumulate
 

@@ -1,7 +1,5 @@
 """The messages of a socket: what a client may send, and what it is told."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 

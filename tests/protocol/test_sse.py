@@ -1,7 +1,5 @@
 """Server-sent events: what a browser would read out of what is written."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

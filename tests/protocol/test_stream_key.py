@@ -1,7 +1,5 @@
 """Names of streams, plain and in buckets: no name can be taken for another."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from functools import partial

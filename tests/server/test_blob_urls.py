@@ -1,7 +1,5 @@
 """Signed URLs of the embedded engine's blobs: written once, and handed out as they were published."""
 
-from __future__ import annotations
-
 import socket
 import tempfile
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """The server does not hold what it cannot serve: half-sent requests, unread responses and too many
 connections, over real sockets. At its end, what is nearly done finishes, and what waits is ended in order."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

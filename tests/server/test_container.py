@@ -5,8 +5,6 @@ There is no Docker here. The command line, files, packages, variables and signal
 base image, and the packages for its Python and processor, are not.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """One system per data directory; a start after a crash waits for the engines that are still running."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

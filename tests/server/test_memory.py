@@ -1,7 +1,5 @@
 """Large bodies do not add up in a server's memory, whether they are appended or refused."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import http.client

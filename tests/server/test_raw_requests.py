@@ -1,8 +1,6 @@
 """Bytes that no client library sends, to a running server, in both ways it runs: no 5xx, and no stack
 trace."""
 
-from __future__ import annotations
-
 import re
 import socket
 import urllib.request

@@ -1,7 +1,5 @@
 """The request log: which requests have a line at which level, what a line holds, and what it never holds."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import logging

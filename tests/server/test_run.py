@@ -1,7 +1,5 @@
 """`make run` for a person: one line when it is ready, a clean end, clear errors."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

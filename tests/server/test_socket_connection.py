@@ -1,8 +1,6 @@
 """WebSockets over real connections: a silent one is kept, one that does not read is cut off, and one that
 breaks the protocol is closed with a code that says why."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

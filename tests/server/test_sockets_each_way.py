@@ -1,8 +1,6 @@
 """`/v1/socket` of a running system, by each way: the server's own sockets, and API Gateway's in front of the
 deployed functions, whose notifier the table's changes call. A client of the network sees the same."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

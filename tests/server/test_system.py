@@ -1,7 +1,5 @@
 """The embedded system: what a write makes necessary is done after it, also by the next process."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """The fixtures that other projects' tests use, as the guide prints them."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import re

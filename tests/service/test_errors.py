@@ -3,8 +3,6 @@
 The source says it: what a function raises, and what the functions raise that it names, but for what it
 handles."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Forks: no copy, the same bytes at the same offsets, and an independent life."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages: no gap, no repetition, cut at batch ends. `janitor/test_pack.py` reads from inside of messages."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import JSON, World, a_key, before, filled

@@ -1,7 +1,5 @@
 """Streams that let go of their beginning: never of what nobody keeps, whenever a process dies."""
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 from itertools import count

@@ -4,8 +4,6 @@ lies below is not read from then on, and is removed later, but never too early a
 `tests/properties/test_bootstrap.py` plays them in any order, and publishes at any offset; `test_pack.py`
 asks where one may be published."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,8 +1,6 @@
 """When the messages of a page were appended, and where messages of a time begin. `test_pack.py` asks for the
 times and for the last messages of packed streams."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.janitor.scene import FORK, KEY, ONE, SMALL, STAGES, Scene, a_scene_at, counted

@@ -1,7 +1,5 @@
 """Concurrent calls on a few threads: results in order, and no deadlock."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

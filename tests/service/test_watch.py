@@ -1,7 +1,5 @@
 """A watch: its stream, and the tail of the stream, after the registration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A bucket in memory, and the reader of it: streams of messages of ten bytes that come and go."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

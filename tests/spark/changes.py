@@ -1,7 +1,5 @@
 """A stream of changes to a few rows, which is compacted when a test says so."""
 
-from __future__ import annotations
-
 from random import Random
 
 import orjson

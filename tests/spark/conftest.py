@@ -1,7 +1,5 @@
 """One Spark session, one table, one bucket and one HTTP server for all of these tests."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import os

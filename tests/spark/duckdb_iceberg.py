@@ -1,8 +1,6 @@
 """DuckDB with its own Iceberg extension. The extension comes from PyPI, in the version of DuckDB itself, so
 nothing is downloaded when it is loaded; DuckDB checks its signature."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from typing import Any
 

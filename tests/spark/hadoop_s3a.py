@@ -1,7 +1,5 @@
 """Hadoop's S3A, where `make tests3a` has fetched it: 180 MB of jars that only these tests need."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The jobs of `pipeline/`, run in the session of the tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A table of a catalog in SQLite, and what each engine reads there."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import warnings

@@ -3,8 +3,6 @@
 It serves one stream at every path, and lists it as `s` in every bucket.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from urllib.parse import parse_qs

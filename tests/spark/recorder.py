@@ -1,7 +1,5 @@
 """What is asked of AWS, whoever asks: a proxy before the engines, for Python's clients and the JVM's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final, Self
 from urllib.parse import parse_qs

@@ -1,7 +1,5 @@
 """An HTTP server on a thread of the test's own process, whose answers a test may spoil."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

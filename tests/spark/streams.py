@@ -1,7 +1,5 @@
 """The streams of a test, and what is read of them step by step as Spark does it, without Spark."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

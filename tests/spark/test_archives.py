@@ -1,7 +1,5 @@
 """What a PySpark worker does between two tasks: no zip file of Spark's is read again for it."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """The batch read through Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The Iceberg table in the catalogs of AWS: Glue's and a REST service, both as ministack emulates them, with
 the table's files in its S3. pyarrow writes them in Spark's place, whose way to S3 is a jar."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any

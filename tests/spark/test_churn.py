@@ -1,7 +1,5 @@
 """Many small streams that come and go: neither the checkpoint nor the number of tasks grows with them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The jobs over compacted streams: what is gone is not lost, and what is lost is not taken for gone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

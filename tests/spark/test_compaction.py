@@ -1,7 +1,5 @@
 """Compacted streams: both transports read what the server's own read has, at the same offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """The reader of the table, without Spark around it: no message lost, none twice, gaps told."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import pairwise
 from random import Random

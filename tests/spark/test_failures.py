@@ -1,7 +1,5 @@
 """What a failed job says: one line with the cause, and an exit code that says whose turn it is."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

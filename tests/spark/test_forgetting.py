@@ -1,7 +1,5 @@
 """Whatever streams do while a query forgets those that have ended: each message is read once."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The reader over HTTP, against this server and against one whose offsets mean nothing to us."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time

@@ -1,7 +1,5 @@
 """Event time over HTTP: the times that `includeTimestamps` gets are those of the table."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The archive job, by Spark and without it: batches, what it could not read, and other archives beside it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What all jobs share: arguments, help, progress and errors in one line. And `ingest` and `stats`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`kill -9` of jobs that run as processes of their own, and what is there in the end: each message once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

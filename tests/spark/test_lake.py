@@ -1,7 +1,5 @@
 """The archive as an Iceberg table: every engine reads the same rows of it, whatever crashed meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

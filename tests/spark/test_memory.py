@@ -6,8 +6,6 @@ there on grows with the stream. The process is this file, run as `python -m test
 PLACE`, where the place is the URL of a server to read from or a directory to stage in.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

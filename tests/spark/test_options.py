@@ -1,7 +1,5 @@
 """What may be asked, and how each wrong way of asking is answered: all faults at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tidemark.spark.options import InvalidOptions, Transport

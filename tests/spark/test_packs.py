@@ -1,7 +1,5 @@
 """The reader of the table over packs, and over many batches at once: the rows are those of single batches."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from random import Random
 from typing import Any

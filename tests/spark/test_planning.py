@@ -1,7 +1,5 @@
 """How many calls a query's looks at its streams cost, and that the cheap ones find what the others find."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """How far the archive's table has each stream, and which batches may follow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What the jobs ask of AWS in a recorded run is what pipeline/template.yaml allows, no less and no more."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The jobs with their lake in S3, by Hadoop's own file system: `make tests3a`."""
 
-from __future__ import annotations
-
 import os
 import re
 import uuid

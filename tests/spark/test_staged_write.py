@@ -1,7 +1,5 @@
 """The staged write, step by step: whatever is repeated, and however differently, lands once."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

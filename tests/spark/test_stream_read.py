@@ -1,8 +1,6 @@
 """The streaming read: every message once, across batches, limits and restarts. Streams that come and go are
 in `test_churn.py` and `test_forgetting.py`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is said where a token or an address is wrong: which, and what would be right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tour of docs/spark/index.md, as it is printed: every block runs, and does what is said above it."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

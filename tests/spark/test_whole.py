@@ -1,7 +1,5 @@
 """History and tail in one frame: it has what the streams had, whatever happens to them and to the lake."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain

@@ -1,7 +1,5 @@
 """Writing through Spark: batches, streaming queries, killed tasks, a server that goes away."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Subscriptions on a real engine, with a stepped clock, a queue and a table's stream that the test plays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -6,8 +6,6 @@ any step. In the end everything that is still on its way arrives, and a diligent
 was appended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """What a subscription may be configured to do (§6.2)."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

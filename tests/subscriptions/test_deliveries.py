@@ -1,7 +1,5 @@
 """What workers see of subscriptions (§6, §7), one storage call and one message after the other."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

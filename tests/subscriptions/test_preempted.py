@@ -5,8 +5,6 @@ whole, in a process of its own. Afterwards whatever is on its way arrives, and a
 With one of the rules taken out, one of these orders loses a delivery or lets two act under one generation.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """The states of a delivery (§7): each transition, and what no sequence of transitions may do."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """docs/subscriptions.md as it is printed: a worker in Python, and a webhook in TypeScript."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Calls of webhooks: receivers that verify, are slow, die, redirect and never read."""
 
-from __future__ import annotations
-
 import base64
 import gc
 import re

@@ -1,7 +1,5 @@
 """A table for each module, and scenes that end with their test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

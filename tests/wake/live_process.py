@@ -1,7 +1,5 @@
 """The live function's process, started as Lambda Web Adapter starts it."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import subprocess

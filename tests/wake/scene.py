@@ -1,7 +1,5 @@
 """A stream, a process that reads it, one that writes it, and everything between them counted."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable

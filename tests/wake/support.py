@@ -1,7 +1,5 @@
 """What the tests of wake-ups share."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import uuid

@@ -4,8 +4,6 @@ outdated response.
 It is nginx, from Debian's packages, with its cache lock on. The origin is the live function's process.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

@@ -1,7 +1,5 @@
 """Sockets of a process beside others, as the container: appends of the others wake them by the trigger."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -3,8 +3,6 @@
 In the local gateway many environments share one loaded module, each on a thread and a loop of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """The hub: which followers are woken, from which thread, and which requests count as waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace

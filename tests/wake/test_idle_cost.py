@@ -5,8 +5,6 @@ The minutes of `docs/live.md` are made of these. An empty receive ends after 20 
 long-poll after 25 s, an event stream after 55 s, and one by the HTTP API alone after one second.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

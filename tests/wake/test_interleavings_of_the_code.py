@@ -5,8 +5,6 @@ Every call to the table or the queue waits for its turn, on a real engine. What 
 wake message got lost, the end of a receive that brings nothing, is counted: there must be none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import threading

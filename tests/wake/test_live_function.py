@@ -4,8 +4,6 @@ own.
 In AWS, Lambda Web Adapter stands in front of it, and only passes requests and responses on.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The notifier and sockets: what a connection is told, which calls that takes, and what fails."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
 """The notifier, called through the function's own handler: which queues get messages, which calls it makes,
 what fails."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

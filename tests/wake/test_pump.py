@@ -1,7 +1,5 @@
 """The pump hands on the table's changes, as Lambda's event source mapping does in AWS."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The calls to SQS, on the local engine: what they return, and what they raise."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -1,8 +1,6 @@
 """Clients that hang up while they wait, or request events and never read them, over real connections: the
 server holds little for each, and frees it at once."""
 
-from __future__ import annotations
-
 import re
 import socket
 import urllib.request

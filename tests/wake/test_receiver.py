@@ -1,8 +1,6 @@
 """The receiver: one thread receives while a request waits. If in doubt, it wakes too many readers rather than
 too few."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

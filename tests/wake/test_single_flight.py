@@ -1,8 +1,6 @@
 """Single flight: callers that ask at once share one call, and no result is older than its caller's
 request."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The `socket` function: answers to the messages of API Gateway's sockets, and the calls that they take."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The seam to the connections of a WebSocket API."""
 
-from __future__ import annotations
-
 import pytest
 
 from tidemark.aws.http import AwsRequest

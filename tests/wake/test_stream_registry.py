@@ -1,7 +1,5 @@
 """The registry of streams: from the table's own stream to State events, whatever becomes of the records."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence

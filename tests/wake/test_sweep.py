@@ -1,7 +1,5 @@
 """The sweep removes what dead processes left, and keeps what living ones need."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

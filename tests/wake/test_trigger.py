@@ -4,8 +4,6 @@ the table's stream, the notifier and a queue. Then the same with what can go wro
 What is asserted is how many receives it takes, never how long.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine

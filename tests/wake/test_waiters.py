@@ -1,7 +1,5 @@
 """Registrations and waiters: few writes while a reader waits, and nothing left behind."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from dataclasses import dataclass

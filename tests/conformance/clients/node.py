@@ -1,7 +1,5 @@
 """Programs that Node runs with the packages of `node_modules`. Each checks its results itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -4,8 +4,6 @@ The programs are in `ecosystem/`; package.json pins the packages' versions. Each
 ends with code 0.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

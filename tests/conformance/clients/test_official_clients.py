@@ -3,8 +3,6 @@
 `BASE_URL` runs the tests against a server that is already there; without it each way in is started here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

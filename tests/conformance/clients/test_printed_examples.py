@@ -1,8 +1,6 @@
 """The programs of `docs/examples`, run as their pages print it, in a folder that has nothing else: what a
 program needs, its page installs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

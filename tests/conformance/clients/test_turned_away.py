@@ -1,7 +1,5 @@
 """The official clients where there is no room: what a platform says by itself, and what they make of it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading
