@@ -44,6 +44,7 @@ SPARK_SUFFIX := $(if $(SPARK_VERSION),-$(SPARK_VERSION))
 SPARK_VENV := .venv-spark$(SPARK_SUFFIX)
 SPARK := $(SPARK_VENV)/.installed
 S3A := .s3a/.installed
+LANGGRAPH := .langgraph/.installed
 
 OFTEN := run|test|test-fast|lint|conformance|bench|pipeline|deploylocal|deploy|token
 .PHONY: help
@@ -252,6 +253,7 @@ lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer 
 	@$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml -o requirements/local.txt
 	@$(COMPILE) -c requirements/dev.txt $(WITHOUT_CLIENT) --extra container pyproject.toml -o requirements/container.txt
 	@$(COMPILE) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt
+	@$(COMPILE) -c requirements/dev.txt requirements/langgraph.in -o requirements/langgraph.txt
 	@for name in docs lock policy sam; do $(COMPILE) requirements/$$name.in -o requirements/$$name.txt; done
 	@for name in spark spark-4.2 spark-next; do \
 		$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml requirements/$$name.in -o requirements/$$name.txt; done
@@ -294,6 +296,11 @@ $(S3A): requirements/s3a.txt $(SPARK)
 	@$(SPARK_VENV)/bin/python $(PIP_INSTALL_LOCKED) --target .s3a -r requirements/s3a.txt
 	@touch $@
 
+$(LANGGRAPH): requirements/langgraph.txt $(DEV)
+	@echo "Installing the packages of requirements/langgraph.txt into .langgraph: 78 MB, for one example's test"
+	@$(VENV) $(PIP_INSTALL_LOCKED) --target .langgraph -r requirements/langgraph.txt
+	@touch $@
+
 $(POLICY): requirements/policy.txt | $(VENV)
 	@$(VENV) -m venv .venv-policy
 	$(call install_lock,.venv-policy,policy)
@@ -313,7 +320,7 @@ $(UV): requirements/lock.txt | $(VENV)
 NPM_CI := npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 $(NODE): package.json package-lock.json
 	@command -v npm >/dev/null || { echo "Node 20 with npm is missing." >&2; exit 1; }
-	@echo "Installing the npm packages of package-lock.json into node_modules: 155 MB, for development"
+	@echo "Installing the npm packages of package-lock.json into node_modules: 185 MB, for development"
 	@$(NPM_CI)
 	@touch $@
 

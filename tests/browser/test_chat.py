@@ -228,9 +228,3 @@ def test_reloads_at_random_moments(built: Path, tmp_path: Path, answer: int) -> 
             tab.reload()
         whole(tab)
         assert room.tool_runs() == 1
-
-
-def test_the_example_has_the_packages_that_are_tested() -> None:
-    tested = json.loads((ROOT / "package.json").read_text())["devDependencies"]
-    wanted = json.loads((CHAT / "package.json").read_text())["dependencies"]
-    assert wanted == {name: tested[name] for name in wanted}

@@ -72,7 +72,7 @@ def test_what_is_deployed_is_what_is_tested() -> None:
         assert hashed_pins(lock(name)).items() <= tested.items()
 
 
-@pytest.mark.parametrize("name", ["bench", "spark", "spark-4.2", "spark-next"])
+@pytest.mark.parametrize("name", ["bench", "langgraph", "spark", "spark-4.2", "spark-next"])
 def test_another_environment_runs_the_same_versions(name: str) -> None:
     """The benchmarks measure, and the Spark tests run, the same versions as the tests do."""
     tested, other = pins(lock("dev")), pins(lock(name))

@@ -1,0 +1,37 @@
+// One reader of an AG-UI thread, by the pipeline of @ag-ui/client: prints each event as a line, then its messages.
+import { HttpAgent } from "@ag-ui/client"
+import { TidemarkAgent } from "../../docs/examples/ag-ui/tidemark-agent.mjs"
+
+const { plain, by, runs = [], pauseMs = 0, leaveAfter, stopAfter, ...config } = JSON.parse(process.env.TASK)
+const line = (value) => process.stdout.write(JSON.stringify(value) + "\n")
+
+/** The agent's own `fetch`, which has the stream read by another address. */
+async function rerouted(url, options) {
+  const response = await fetch(url, options)
+  const { stream, ...rest } = await response.json()
+  return Response.json({ ...rest, stream: stream.replace(/^http:..[^/]*/, by) }, { status: response.status })
+}
+
+const agent = new (plain ? HttpAgent : TidemarkAgent)({ ...config, ...(by && { fetch: rerouted }) })
+let pieces = 0
+const seen = {
+  async onEvent({ event: { type, delta, code } }) {
+    line({ type, delta, code })
+    await new Promise((resolve) => setTimeout(resolve, pauseMs))
+    if (type !== "TEXT_MESSAGE_CONTENT") return
+    pieces += 1
+    if (pieces === leaveAfter) agent.detachActiveRun()
+    if (pieces === stopAfter) agent.abortRun()
+  },
+}
+let error = ""
+try {
+  if (runs.length === 0) await agent.connectAgent({}, seen)
+  for (const runId of runs) {
+    agent.addMessage({ id: `question-${runId}`, role: "user", content: "Why?" })
+    await agent.runAgent({ runId }, seen)
+  }
+} catch (raised) {
+  error = String(raised)
+}
+line({ messages: agent.messages.map(({ role, content }) => ({ role, content })), saved: agent.saved, error })

@@ -1,0 +1,219 @@
+"""The AG-UI agents of `docs/examples/ag-ui`, read by `@ag-ui/client`, which verifies the order of events."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.browser.cutting import cutting
+from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
+from tests.waiting import PATIENCE_SECONDS, until
+from tidemark import Stream
+
+EXAMPLE: Final = ROOT / "docs" / "examples" / "ag-ui"
+LANGGRAPH: Final = ROOT / ".langgraph"
+PAGE: Final = (ROOT / "docs" / "guides" / "ag-ui.md").read_text()
+WORDS: Final = [f"{number}🌊 " for number in range(40)]
+HALF: Final = "".join(WORDS[:20])
+TEXT: Final = "".join(WORDS)
+DIALOGUE: Final = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": TEXT}]
+TEXT_EVENTS: Final = [f"TEXT_MESSAGE_{part}" for part in ("START", "CONTENT", "END")]
+WHOLE: Final = ["RUN_STARTED", *TEXT_EVENTS, "RUN_FINISHED"]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (ROOT / "node_modules" / "@ag-ui").exists(), reason="needs node_modules (npm ci)"),
+]
+
+
+class Reader:
+    """A Node process that reads a thread."""
+
+    def __init__(self, file: Path, **task: Any) -> None:
+        self._file = file
+        environment = os.environ | {"TASK": json.dumps(task), "NODE_TLS_REJECT_UNAUTHORIZED": "0"}
+        command = [node(), str(Path(__file__).with_name("ag_ui.mjs"))]
+        with file.open("wb") as printed:
+            self.process = subprocess.Popen(command, env=environment, stdout=printed)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(each) for each in self._file.read_text().split("\n")[:-1]]
+
+    def text(self) -> str:
+        return "".join(each["delta"] for each in self.lines() if each.get("type") == "TEXT_MESSAGE_CONTENT")
+
+    def result(self) -> dict[str, Any]:
+        assert self.process.wait(PATIENCE_SECONDS) == 0
+        return self.lines()[-1]
+
+    def ends(self, messages: list[dict[str, str]] = DIALOGUE) -> dict[str, Any]:
+        """It has read the last run whole, and each event once."""
+        result = self.result()
+        assert (result["messages"], self.text(), self.types()) == (messages, TEXT, WHOLE)
+        return result
+
+    def types(self) -> list[str]:
+        """The events, with the pieces of a text as one."""
+        types = [each["type"] for each in self.lines() if "type" in each]
+        return [each for each, before in zip(types, ["", *types], strict=False) if each != before]
+
+
+@dataclass
+class Room:
+    """A thread with its two servers."""
+
+    tidemark: Server
+    agent: Server
+    directory: Path
+    readers: list[Reader] = field(default_factory=list)
+
+    def reader(self, *runs: str, **task: Any) -> Reader:
+        given = {"url": f"{self.agent.base_url}/agent", "threadId": "tides 🌊", "runs": runs, **task}
+        self.readers.append(Reader(self.directory / f"reader-{len(self.readers)}", **given))
+        return self.readers[-1]
+
+    def go_on(self, *readers: Reader) -> None:
+        """Let the agent go on, once these readers have the first half."""
+        until(lambda: all(each.text() == HALF for each in readers))
+        (self.directory / "gate").touch()
+
+    def written(self) -> list[str]:
+        """The types of the stored events."""
+        stream = Stream(f"{self.tidemark.base_url}/v1/stream/threads/tides%20%F0%9F%8C%8A")
+        return [event["type"] for chunk in stream.follow(live=False) for event in chunk.messages]
+
+
+@contextmanager
+def room(directory: Path, module: str = "tests.client.ag_ui_agent", path: Path = EXAMPLE) -> Iterator[Room]:
+    """Event streams end after two seconds, so that readers connect again in the middle, too."""
+    with running(tidemark_server("asgi", directory, SSE_SECONDS="2")) as tidemark:
+        given = {"THREADS": f"{tidemark.base_url}/v1/stream/threads", "GATE": str(directory / "gate")}
+        agent = Server("agent", [], given | {"LOST_SECONDS": "3"}, directory / "none", "/docs")
+        agent.environment = {**agent.environment, "PYTHONPATH": str(path)}
+        folder = "docs/examples/ag-ui" if module in PAGE else "."
+        printed = f"uvicorn --app-dir {folder} {module}:app"
+        assert folder == "." or printed in PAGE
+        agent.command = [sys.executable, "-m", *printed.split(), "--port", str(agent.port)]
+        with running(agent):
+            made = Room(tidemark, agent, directory)
+            try:
+                yield made
+            finally:
+                for reader in made.readers:
+                    reader.process.kill()
+                    reader.process.wait()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_run_that_is_asked_for_twice_runs_once(tmp_path: Path, plain: bool) -> None:
+    with room(tmp_path) as made:
+        readers = [made.reader("a", plain=plain) for _ in range(2)]
+        until(lambda: readers[0].text() == HALF)
+        assert "run a of this thread has not ended" in made.reader("b", plain=plain).result()["error"]
+        made.go_on(*readers, made.reader("a", plain=plain))
+        for reader in made.readers[:2] + made.readers[3:]:
+            reader.ends()
+        assert made.written().count("RUN_STARTED") == 1
+
+
+def test_a_second_device_and_a_reload_read_the_thread(tmp_path: Path) -> None:
+    """In the middle, and behind the end, from the beginning or from the last run that was saved."""
+    with room(tmp_path) as made:
+        first, left = made.reader("a"), made.reader("a", leaveAfter=2)
+        assert HALF.startswith(left.result()["messages"][1]["content"])
+        until(lambda: first.text() == HALF)
+        first.process.kill()
+        reloaded = made.reader()
+        made.go_on(reloaded)
+        saved = reloaded.ends()["saved"]
+        assert made.reader().ends()["saved"] == saved
+        newer = made.reader("b", saved=saved).ends(DIALOGUE * 2)["saved"]
+        assert made.reader(saved=saved).ends(DIALOGUE * 2)["saved"] == newer
+        nothing = made.reader(saved=newer)
+        assert nothing.result()["messages"] == DIALOGUE * 2
+        assert nothing.types() == []
+
+
+def test_events_come_once_while_the_server_is_killed_and_on_a_bad_network(tmp_path: Path) -> None:
+    with room(tmp_path) as made, ExitStack() as stack:
+        proxies = [stack.enter_context(cutting(made.tidemark.port, seed)) for seed in range(3)]
+        readers = [made.reader("a"), *(made.reader("a", by=proxy.base_url) for proxy in proxies)]
+        slow = made.reader("a", pauseMs=100)
+        until(lambda: readers[0].text() == HALF)
+        made.tidemark.kill_group()
+        made.tidemark.start()
+        made.go_on(*readers)
+        for each in (*readers, slow):
+            each.ends()
+        assert all(proxy.cuts >= 2 for proxy in proxies)
+
+
+def test_a_run_is_cut_when_its_process_dies_and_the_thread_goes_on(tmp_path: Path) -> None:
+    with room(tmp_path) as made:
+        reader = made.reader("a")
+        until(lambda: reader.text() == HALF)
+        made.agent.kill_group()
+        made.agent.start()
+        result = reader.result()
+        assert made.reader().result()["messages"] == result["messages"]
+        assert (reader.text(), reader.types()) == (HALF, [*WHOLE[:-1], "RUN_ERROR"])
+        assert reader.lines()[-2]["code"] == "cut"
+        made.go_on()
+        made.reader("b", saved=result["saved"]).ends(result["messages"] + DIALOGUE)
+
+
+def test_a_silent_run_goes_on_until_it_is_stopped_and_a_failed_one_ends(tmp_path: Path) -> None:
+    """A run is silent for longer than a lost one. `abortRun` ends it for all readers."""
+    with room(tmp_path) as made:
+        reader = made.reader("a")
+        until(lambda: reader.text() == HALF and made.written().count("CUSTOM") > 4)
+        for each in (made.reader("a", stopAfter=3), reader):
+            each.result()
+            assert (each.text(), each.types()) == (HALF, [*WHOLE[:-1], "RUN_ERROR"])
+            assert each.lines()[-2]["code"] == "abort"
+        failed = made.reader("fails")
+        failed.result()
+        assert (failed.text(), failed.lines()[-2]["code"]) == (WORDS[0], "failed")
+        assert "HTTP 400" in made.reader("a", threadId="a/b").result()["error"]
+
+
+@pytest.mark.parametrize("module", ["agent", "langgraph_agent"])
+def test_the_page_s_programs_print_the_thread(tmp_path: Path, module: str) -> None:
+    """The second run prints what the first one has saved, and the third reads the thread again."""
+    if module == "langgraph_agent" and not LANGGRAPH.exists() and not os.environ.get("CI"):
+        pytest.skip("needs .langgraph (make .langgraph/.installed)")
+    [(ask, question)] = re.findall(r'&& (node ask.mjs "(.*)")', PAGE)
+    [text] = re.findall(r'(?:text = |AIMessage\()"(.*?)"', (EXAMPLE / f"{module}.py").read_text())
+    saved = tmp_path / "thread.json"
+    with room(tmp_path, module, LANGGRAPH) as made:
+        environment = os.environ | {"AGENT_URL": f"{made.agent.base_url}/agent", "SAVED": str(saved)}
+
+        def printed(command: str) -> list[str]:
+            shell = ["sh", "-c", command.replace("node", node())]
+            done = subprocess.run(
+                shell, cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=True
+            )
+            return done.stdout.replace(" \n", "\n").splitlines()
+
+        first = printed(ask)
+        assert first[0] == f"user: {question}"
+        assert first[-1] == f"assistant: {text}"
+        saved.write_text(json.dumps({"threadId": json.loads(saved.read_text())["threadId"]}))
+        assert printed("node ask.mjs") == first
+
+
+@pytest.mark.parametrize("example", ["ag-ui", "chat"])
+def test_an_example_has_the_packages_that_are_tested(example: str) -> None:
+    tested = json.loads((ROOT / "package.json").read_text())["devDependencies"]
+    wanted = json.loads((EXAMPLE.with_name(example) / "package.json").read_text())["dependencies"]
+    assert wanted == {name: tested[name] for name in wanted}
