@@ -12,7 +12,7 @@ async function rerouted(url, options) {
   return Response.json({ ...rest, stream: stream.replace(/^http:..[^/]*/, by) }, { status: response.status })
 }
 
-const agent = new (plain ? HttpAgent : TidemarkAgent)({ ...config, ...(by && { fetch: rerouted }) })
+const agent = new (plain ? HttpAgent : TidemarkAgent)({ ...config, ...(by && { fetch: rerouted }) }).clone()
 let pieces = 0
 const seen = {
   async onEvent({ event: { type, delta, code } }) {

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.authorization.tokens import SECRET, bearer, token
 from tests.browser.cutting import cutting
 from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
 from tests.waiting import PATIENCE_SECONDS, until
@@ -46,26 +47,26 @@ class Reader:
         with file.open("wb") as printed:
             self.process = subprocess.Popen(command, env=environment, stdout=printed)
 
-    def lines(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         return [json.loads(each) for each in self._file.read_text().split("\n")[:-1]]
 
     def text(self) -> str:
-        return "".join(each["delta"] for each in self.lines() if each.get("type") == "TEXT_MESSAGE_CONTENT")
+        return "".join(each.get("delta", "") for each in self.events())
 
     def result(self) -> dict[str, Any]:
         assert self.process.wait(PATIENCE_SECONDS) == 0
-        return self.lines()[-1]
-
-    def ends(self, messages: list[dict[str, str]] = DIALOGUE) -> dict[str, Any]:
-        """It has read the last run whole, and each event once."""
-        result = self.result()
-        assert (result["messages"], self.text(), self.types()) == (messages, TEXT, WHOLE)
-        return result
+        return self.events()[-1]
 
     def types(self) -> list[str]:
         """The events, with the pieces of a text as one."""
-        types = [each["type"] for each in self.lines() if "type" in each]
+        types = [each["type"] for each in self.events()[:-1]]
         return [each for each, before in zip(types, ["", *types], strict=False) if each != before]
+
+    def has_read(self, messages: list[dict[str, str]] = DIALOGUE) -> dict[str, Any]:
+        """Check that the reader has read one run, and each event once."""
+        result = self.result()
+        assert (result["messages"], self.text(), self.types()) == (messages, TEXT, WHOLE)
+        return result
 
 
 @dataclass
@@ -74,38 +75,46 @@ class Room:
 
     tidemark: Server
     agent: Server
-    directory: Path
+    headers: dict[str, str]
+    gate: Path
     readers: list[Reader] = field(default_factory=list)
 
     def reader(self, *runs: str, **task: Any) -> Reader:
-        given = {"url": f"{self.agent.base_url}/agent", "threadId": "tides 🌊", "runs": runs, **task}
-        self.readers.append(Reader(self.directory / f"reader-{len(self.readers)}", **given))
+        given = {
+            "url": f"{self.agent.base_url}/agent",
+            "threadId": "tides 🌊",
+            "tidemarkHeaders": self.headers,
+        }
+        file = self.gate.with_name(f"reader-{len(self.readers)}")
+        self.readers.append(Reader(file, runs=runs, **given | task))
         return self.readers[-1]
-
-    def go_on(self, *readers: Reader) -> None:
-        """Let the agent go on, once these readers have the first half."""
-        until(lambda: all(each.text() == HALF for each in readers))
-        (self.directory / "gate").touch()
 
     def written(self) -> list[str]:
         """The types of the stored events."""
-        stream = Stream(f"{self.tidemark.base_url}/v1/stream/threads/tides%20%F0%9F%8C%8A")
-        return [event["type"] for chunk in stream.follow(live=False) for event in chunk.messages]
+        url = f"{self.tidemark.base_url}/v1/stream/threads/tides%20%F0%9F%8C%8A"
+        chunks = Stream(url, headers=self.headers).follow(live=False)
+        return [event["type"] for chunk in chunks for event in chunk.messages]
 
 
 @contextmanager
-def room(directory: Path, module: str = "tests.client.ag_ui_agent", path: Path = EXAMPLE) -> Iterator[Room]:
+def room(
+    directory: Path, app: str = ". tests.client.ag_ui_agent:app", path: Path = EXAMPLE, secret: str = SECRET
+) -> Iterator[Room]:
     """Event streams end after two seconds, so that readers connect again in the middle, too."""
-    with running(tidemark_server("asgi", directory, SSE_SECONDS="2")) as tidemark:
-        given = {"THREADS": f"{tidemark.base_url}/v1/stream/threads", "GATE": str(directory / "gate")}
-        agent = Server("agent", [], given | {"LOST_SECONDS": "3"}, directory / "none", "/docs")
-        agent.environment = {**agent.environment, "PYTHONPATH": str(path)}
-        folder = "docs/examples/ag-ui" if module in PAGE else "."
-        printed = f"uvicorn --app-dir {folder} {module}:app"
-        assert folder == "." or printed in PAGE
-        agent.command = [sys.executable, "-m", *printed.split(), "--port", str(agent.port)]
+    with running(tidemark_server("asgi", directory, SSE_SECONDS="2", AUTH_SECRET=secret)) as tidemark:
+        scopes = [f"{right}:v1/threads/*" for right in ("read", "write", "manage")]
+        environment = {
+            "THREADS": f"{tidemark.base_url}/v1/stream/threads",
+            "TIDEMARK_TOKEN": token(" ".join(scopes)) if secret else "",
+            "LOST_SECONDS": "3",
+            "GATE": str(directory / "gate"),
+            "PYTHONPATH": str(path),
+        }
+        agent = Server("agent", [], environment, directory / "none", "/docs")
+        agent.command = [sys.executable, "-m", "uvicorn", "--app-dir", *app.split(), f"--port={agent.port}"]
+        headers = bearer(scopes[0]) if secret else {}
         with running(agent):
-            made = Room(tidemark, agent, directory)
+            made = Room(tidemark, agent, headers, directory / "gate")
             try:
                 yield made
             finally:
@@ -120,25 +129,28 @@ def test_a_run_that_is_asked_for_twice_runs_once(tmp_path: Path, plain: bool) ->
         readers = [made.reader("a", plain=plain) for _ in range(2)]
         until(lambda: readers[0].text() == HALF)
         assert "run a of this thread has not ended" in made.reader("b", plain=plain).result()["error"]
-        made.go_on(*readers, made.reader("a", plain=plain))
-        for reader in made.readers[:2] + made.readers[3:]:
-            reader.ends()
+        readers.append(made.reader("a", plain=plain))
+        until(lambda: all(each.text() == HALF for each in readers))
+        made.gate.touch()
+        for reader in readers:
+            reader.has_read()
         assert made.written().count("RUN_STARTED") == 1
 
 
 def test_a_second_device_and_a_reload_read_the_thread(tmp_path: Path) -> None:
-    """In the middle, and behind the end, from the beginning or from the last run that was saved."""
+    """In the middle and after the end, from the beginning and from the last run that was saved."""
     with room(tmp_path) as made:
         first, left = made.reader("a"), made.reader("a", leaveAfter=2)
         assert HALF.startswith(left.result()["messages"][1]["content"])
         until(lambda: first.text() == HALF)
         first.process.kill()
         reloaded = made.reader()
-        made.go_on(reloaded)
-        saved = reloaded.ends()["saved"]
-        assert made.reader().ends()["saved"] == saved
-        newer = made.reader("b", saved=saved).ends(DIALOGUE * 2)["saved"]
-        assert made.reader(saved=saved).ends(DIALOGUE * 2)["saved"] == newer
+        until(lambda: reloaded.text() == HALF)
+        made.gate.touch()
+        saved = reloaded.has_read()["saved"]
+        assert made.reader().has_read()["saved"] == saved
+        newer = made.reader("b", saved=saved).has_read(DIALOGUE * 2)["saved"]
+        assert made.reader(saved=saved).has_read(DIALOGUE * 2)["saved"] == newer
         nothing = made.reader(saved=newer)
         assert nothing.result()["messages"] == DIALOGUE * 2
         assert nothing.types() == []
@@ -148,13 +160,13 @@ def test_events_come_once_while_the_server_is_killed_and_on_a_bad_network(tmp_pa
     with room(tmp_path) as made, ExitStack() as stack:
         proxies = [stack.enter_context(cutting(made.tidemark.port, seed)) for seed in range(3)]
         readers = [made.reader("a"), *(made.reader("a", by=proxy.base_url) for proxy in proxies)]
-        slow = made.reader("a", pauseMs=100)
+        readers.append(made.reader("a", pauseMs=100))
         until(lambda: readers[0].text() == HALF)
         made.tidemark.kill_group()
+        made.gate.touch()
         made.tidemark.start()
-        made.go_on(*readers)
-        for each in (*readers, slow):
-            each.ends()
+        for reader in readers:
+            reader.has_read()
         assert all(proxy.cuts >= 2 for proxy in proxies)
 
 
@@ -167,35 +179,36 @@ def test_a_run_is_cut_when_its_process_dies_and_the_thread_goes_on(tmp_path: Pat
         result = reader.result()
         assert made.reader().result()["messages"] == result["messages"]
         assert (reader.text(), reader.types()) == (HALF, [*WHOLE[:-1], "RUN_ERROR"])
-        assert reader.lines()[-2]["code"] == "cut"
-        made.go_on()
-        made.reader("b", saved=result["saved"]).ends(result["messages"] + DIALOGUE)
+        assert reader.events()[-2]["code"] == "cut"
+        made.gate.touch()
+        made.reader("b", saved=result["saved"]).has_read(result["messages"] + DIALOGUE)
 
 
 def test_a_silent_run_goes_on_until_it_is_stopped_and_a_failed_one_ends(tmp_path: Path) -> None:
-    """A run is silent for longer than a lost one. `abortRun` ends it for all readers."""
+    """The run is silent for longer than a lost one. `abortRun` ends it for all readers."""
     with room(tmp_path) as made:
         reader = made.reader("a")
         until(lambda: reader.text() == HALF and made.written().count("CUSTOM") > 4)
         for each in (made.reader("a", stopAfter=3), reader):
             each.result()
             assert (each.text(), each.types()) == (HALF, [*WHOLE[:-1], "RUN_ERROR"])
-            assert each.lines()[-2]["code"] == "abort"
+            assert each.events()[-2]["code"] == "abort"
         failed = made.reader("fails")
         failed.result()
-        assert (failed.text(), failed.lines()[-2]["code"]) == (WORDS[0], "failed")
+        assert (failed.text(), failed.events()[-2]["code"]) == (WORDS[0], "failed")
         assert "HTTP 400" in made.reader("a", threadId="a/b").result()["error"]
 
 
 @pytest.mark.parametrize("module", ["agent", "langgraph_agent"])
 def test_the_page_s_programs_print_the_thread(tmp_path: Path, module: str) -> None:
-    """The second run prints what the first one has saved, and the third reads the thread again."""
+    """In another process, without a saved run, `ask.mjs` prints the same again."""
     if module == "langgraph_agent" and not LANGGRAPH.exists() and not os.environ.get("CI"):
         pytest.skip("needs .langgraph (make .langgraph/.installed)")
+    [app] = re.findall(rf"uvicorn --app-dir (.* {module}:app)", PAGE)
     [(ask, question)] = re.findall(r'&& (node ask.mjs "(.*)")', PAGE)
     [text] = re.findall(r'(?:text = |AIMessage\()"(.*?)"', (EXAMPLE / f"{module}.py").read_text())
     saved = tmp_path / "thread.json"
-    with room(tmp_path, module, LANGGRAPH) as made:
+    with room(tmp_path, app, LANGGRAPH, secret="") as made:
         environment = os.environ | {"AGENT_URL": f"{made.agent.base_url}/agent", "SAVED": str(saved)}
 
         def printed(command: str) -> list[str]:
@@ -206,8 +219,7 @@ def test_the_page_s_programs_print_the_thread(tmp_path: Path, module: str) -> No
             return done.stdout.replace(" \n", "\n").splitlines()
 
         first = printed(ask)
-        assert first[0] == f"user: {question}"
-        assert first[-1] == f"assistant: {text}"
+        assert (first[0], first[-1]) == (f"user: {question}", f"assistant: {text}")
         saved.write_text(json.dumps({"threadId": json.loads(saved.read_text())["threadId"]}))
         assert printed("node ask.mjs") == first
 

@@ -49,11 +49,11 @@ writing: dict[str, asyncio.Task[None]] = {}
 
 @dataclass
 class Thread:
-    """What the stream of a thread has."""
+    """The contents of a thread's stream."""
 
     tail: str
     etag: str | None
-    #: Where each run begins.
+    #: The offset of each run, by its id.
     runs: dict[str, str] = field(default_factory=dict)
     #: The run under way.
     open: str | None = None
@@ -100,7 +100,7 @@ async def load(stream: AsyncStream) -> Thread:
     silent_seconds = time.time() - thread.written_ms / 1000
     if not thread.open or thread.open in writing or silent_seconds < LOST_SECONDS:
         return thread
-    with suppress(ETagMismatch, UnconfirmedWrite):  # Another server was first, or the writer is alive.
+    with suppress(ETagMismatch, UnconfirmedWrite):  # A server or the writer has appended since.
         died = RunErrorEvent(message="The agent's process has died", code="cut")
         await stream.append(line(died), if_match=thread.etag)
         async with stream.producer("agent", closes=False) as producer:
@@ -158,7 +158,7 @@ async def write(stream: AsyncStream, run: RunAgentInput, agent: Agent) -> None:
 
 
 async def server_sent_events(stream: AsyncStream, offset: str) -> AsyncIterator[str]:
-    """One run, for a plain HttpAgent."""
+    """Yield one run, for a plain HttpAgent."""
     async for chunk in stream.follow(offset=offset):
         for event in chunk.messages:
             if event.get("name") != "alive":

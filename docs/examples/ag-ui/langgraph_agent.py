@@ -26,7 +26,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-# Your model. This one needs no key, and always gives the same answer.
+# Your model. The built-in one needs no key, and has one answer.
 model = GenericFakeChatModel(
     messages=itertools.cycle([AIMessage("High tide in Bristol is at 7:31 and 19:52.")])
 )
