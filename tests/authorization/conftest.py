@@ -1,7 +1,5 @@
 """The server, the HTTP API and the function URL, with authorization on, over real engines."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Invalid tokens get 401 with a reason, on the server, the HTTP API and the function URL, and never a stack
 trace."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """A server is open to everybody only if its settings say so."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from functools import partial

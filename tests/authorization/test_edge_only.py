@@ -1,8 +1,6 @@
 """Origins behind CloudFront: a request without the origin secret is refused, on every path, at the HTTP API
 and at a function URL."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

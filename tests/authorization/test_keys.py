@@ -1,7 +1,5 @@
 """Keys: fetched, cached, rotated, missing."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Every operation of the application with every right, and what a scope covers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from contextlib import suppress

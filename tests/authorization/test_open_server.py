@@ -1,7 +1,5 @@
 """A server without keys answers to its own names, and takes writes of its own pages alone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

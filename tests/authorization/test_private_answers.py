@@ -1,7 +1,5 @@
 """How caches may keep a private response, and tokens in URLs."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,8 +1,6 @@
 """Tokens of an identity provider, on the server, the HTTP API and the function URL: its keys are fetched by
 URL."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Revoked tokens are refused within a minute, for one read of the list in that time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which streams a pattern may cover, and what a wake's token opens. Rights are in `test_matrix.py`."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens as an issuer makes them, valid and invalid."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -3,8 +3,6 @@
 Each takes a request as it stands on the wire and gives back status, headers and body.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Coroutine, Iterator, Mapping

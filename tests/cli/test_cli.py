@@ -1,7 +1,5 @@
 """The `tidemark` command against a server, in each way in."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """`tidemark mcp` as its guide configures it, by the client of the MCP package."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """`tidemark backup` and `tidemark verify`: a copy is whole, and what is damaged is named."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """`tidemark cp`: a copy goes on after any break, and each message is there once."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

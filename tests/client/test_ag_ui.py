@@ -1,7 +1,5 @@
 """The AG-UI agents of `docs/examples/ag-ui`, read by `@ag-ui/client`, which verifies the order of events."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The bill of storage calls: what DynamoDB counts for each, from the very bytes that are sent."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The operations, measured, and the rows of `docs/costs.md` that say what they cost."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -1,7 +1,5 @@
 """The page of costs states what somebody can cost in a day, and which parameter bounds it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import Counter

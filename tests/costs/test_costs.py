@@ -1,7 +1,5 @@
 """The cost page says what the operations cost, and what the issue of it all may cost at most."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

@@ -1,7 +1,5 @@
 """The model of a large system: the page shows its numbers, and it moves as it must."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

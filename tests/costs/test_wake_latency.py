@@ -1,8 +1,6 @@
 """How late a wake-up is on AWS, from published latencies: the figures of `docs/live.md`, and of the decision
 about the way of waking. Nothing here has run on AWS."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

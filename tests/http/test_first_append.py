@@ -1,7 +1,5 @@
 """A stream by its first append (an extension): `Stream-Create` on POST."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

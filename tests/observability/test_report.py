@@ -1,7 +1,5 @@
 """What is counted, and where it is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

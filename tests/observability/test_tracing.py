@@ -1,7 +1,5 @@
 """The spans that a collector receives from servers and functions, and silent and missing collectors."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,8 +1,6 @@
 """Deciding about appends, against a model of §5.2 and §5.2.1 that has memory without end; and which producers
 a batch carries."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A call whose process ends, whose storage fails, or which is deleted while its process goes on."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Answers that an upstream sends compressed although `identity` is asked for."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import zlib

@@ -1,7 +1,5 @@
 """The function of the durable proxy, which calls upstreams in invocations by itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

@@ -1,7 +1,5 @@
 """The guide's page asks a model, is reloaded in the middle, opened again, and stops it; an answer is cut."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

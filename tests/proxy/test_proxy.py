@@ -1,7 +1,5 @@
 """Calls of upstreams by a server, from the request to the end of the answer's stream."""
 
-from __future__ import annotations
-
 import gc
 import http.client
 import itertools

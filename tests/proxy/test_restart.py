@@ -1,7 +1,5 @@
 """Answers of a server that is stopped while they come, and started again."""
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The SDKs of OpenAI and Anthropic, and the AI SDK, with the `fetch` of `/v1/proxy.js`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The client's way through the durable proxy: a transport for SDKs, and `Stream.proxy` without one."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

@@ -1,8 +1,6 @@
 """`python -m tests.simulation --seeds 10000`: that many runs; `--seed S --seeds 1` plays one of them
 again."""
 
-from __future__ import annotations
-
 import argparse
 import secrets
 import sys

@@ -1,7 +1,5 @@
 """Processes on a table and a bucket in memory: hundreds of histories in the time of a few on an engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket

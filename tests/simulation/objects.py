@@ -1,7 +1,5 @@
 """A bucket of S3 in memory, behind the same interface as `tidemark.blobs.BlobStore`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tidemark.aws.s3 import Objects

@@ -1,7 +1,5 @@
 """One seed: a history of clients, faults and a moving clock, and what is to be said about it."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence

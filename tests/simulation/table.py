@@ -1,7 +1,5 @@
 """The table of a simulation: the engine's, at the seam where requests leave the process (`send`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -5,8 +5,6 @@ to one of them, the others' appends are acknowledged. What is acknowledged is in
 that was answered; what was not is there once at most.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The benchmark of many writers on one stream measures what it says: same runs, right bills, real limits."""
 
-from __future__ import annotations
-
 import orjson
 import pytest
 

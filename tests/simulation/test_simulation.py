@@ -1,8 +1,6 @@
 """A few hundred seeds with every run of the tests, and proof that they find what is wrong. `python -m
 tests.simulation` plays as many as it is told to."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

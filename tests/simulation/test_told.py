@@ -1,7 +1,5 @@
 """What the simulation found, told one by one: the smallest interleaving of each kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """One table, one bucket, one clock, and the processes on them, all moved by a scheduler."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

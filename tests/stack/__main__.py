@@ -5,8 +5,6 @@ The environment is the server's and `EDGE` (true: long-polls and event streams g
 behind CloudFront). The data is below `DATA_DIR/lambda`, with blobs in the emulator of S3.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

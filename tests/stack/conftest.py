@@ -1,7 +1,5 @@
 """A small system of functions in a template of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The deployed handlers use it with `VIA=lambda`, and tests as their quick DynamoD
 parameter or expression is refused by name.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Requests are not authenticated, so it listens on loopback, and answers to a loopback name, alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

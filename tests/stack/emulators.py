@@ -4,8 +4,6 @@ It is S3 and SQS for `VIA=lambda`, and DynamoDB too for some tests. The process
 is supervised: its output is in a log file, it is polled until it is ready, and it ends with its parent.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

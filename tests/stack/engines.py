@@ -8,8 +8,6 @@
 DynamoDB is the embedded engine at a port, or ministack's; S3 and SQS are ministack's.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping

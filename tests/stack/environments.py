@@ -5,8 +5,6 @@ hundreds of waiting requests do not cost hundreds of processes; each has an even
 expects.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import itertools

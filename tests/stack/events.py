@@ -4,8 +4,6 @@ Where AWS's documentation is silent, this follows what was observed of API Gatew
 headers that come twice are joined by a bare comma, and a body is text only under a few content types.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import secrets

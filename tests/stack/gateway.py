@@ -5,8 +5,6 @@ Every request becomes the event that API Gateway would send to the function that
 JSON; the function's response comes back as JSON. The platform's limits hold here too.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -5,8 +5,6 @@ parent, its S3 acknowledges an object that a full disk did not take, and its SQS
 to 100 ms. An object survives kill -9, but no power cut, because it is not synced.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

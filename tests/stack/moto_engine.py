@@ -4,8 +4,6 @@ Its server runs requests on threads without locks, so that of two conditional wr
 succeed: here one request runs at a time, but for those that wait for a message in a queue.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterable

@@ -1,8 +1,6 @@
 """DynamoDB's protocol on the engine: what no other engine here shows, and what it refuses. `test_table.py`
 holds its answers against those of moto and ministack."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlsplit
 

@@ -1,8 +1,6 @@
 """The emulators of AWS and the environment that leads to them. They end with their parent, and leave nothing
 behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The events have the form of AWS's in every detail, so a handler gets here what it gets there."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Requests reach the handlers as in AWS: as JSON, within the platform's limits, through the edge. A response
 is read as API Gateway reads format 2.0."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Iterator

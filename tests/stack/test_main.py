@@ -1,7 +1,5 @@
 """`python -m tests.stack PROJECT`: a system of another template; its end, its schedule, its emulator."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The template is read as SAM would: globals, parameters' defaults, CloudFormation's short tags."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

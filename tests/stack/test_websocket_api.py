@@ -1,8 +1,6 @@
 """A WebSocket API as API Gateway has it: frames become events, and functions post to its
 connections by boto3."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,8 +1,6 @@
 """Calls the functions that HTTP does not reach, as AWS does: for changes of the table, messages of the queue,
 and on schedule."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator, Mapping

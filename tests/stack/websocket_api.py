@@ -6,8 +6,6 @@ JSON, and the body that is returned goes back. The messages of a connection are 
 Gateway's quotas are not imitated, and pings go to the function as well, which answers them the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """What a live read does besides waking: heartbeats, expiry, catching up, and polls when no message comes."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from contextlib import AsyncExitStack
