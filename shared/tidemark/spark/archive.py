@@ -14,7 +14,7 @@ from typing import Final
 from tidemark.spark.lake import LakeTable, reaches_in, reaches_of
 from tidemark.spark.lake_files import FilesWritten, StreamRead, write_partitions
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.options.read import Latest, ReadOptions, parse_read_options
+from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.progress import Positions, Progress
 from tidemark.spark.queries import load_heads, pack, plan_partitions, positions_of, require_all, within_limit
 from tidemark.spark.reach import ArchiveBatch, table_ends
@@ -149,7 +149,7 @@ def _parse(given: Mapping[str, str]) -> ReadOptions:
     faults = [f"{name} is not for archives, which have their own" for name in _OWN if name.lower() in named]
     wanted = {"bytesPerPartition": str(FILE_BYTES), **given}
     options = parse_read_options(wanted, streaming=True, faults=faults)
-    if isinstance(options.starting, Latest):
+    if options.starting == "latest":
         raise InvalidOptions(["startingOffsets=latest is not for archives: give startingTimestamp"])
     return replace(options, columns=(*options.columns, "key"))
 

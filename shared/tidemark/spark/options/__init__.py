@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from tidemark.protocol.errors import Malformed, PicklableError, ProtocolError
@@ -20,6 +20,15 @@ _T = TypeVar("_T")
 MEGABYTE: Final = 1024 * 1024
 #: Spark's own options, which Spark passes to every source and sink.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "mergeschema"})
+
+
+def option(name: str, parse: Callable[[str], object], default: object = None, **how: Any) -> Any:
+    """Return the field of an option in a dataclass of options."""
+    return field(default=default, metadata={"name": name, "parse": parse}, **how)
+
+
+def names_of(options: type) -> tuple[str, ...]:
+    return tuple(each.metadata["name"] for each in fields(options) if each.metadata)
 
 
 class InvalidOptions(PicklableError, ValueError):
@@ -63,6 +72,15 @@ class GivenOptions:
             self.faults.append(f"{name}: {fault}")
             return default
 
+    def fill(self, options: Callable[..., _T], **known: Any) -> _T:
+        """Make a dataclass from its options. `known` has other fields, and defaults that depend on the
+        environment."""
+        for each in fields(options):  # type: ignore[arg-type]
+            if each.metadata:
+                default = known.get(each.name, each.default)
+                known[each.name] = self.parse(each.metadata["name"], default, each.metadata["parse"])
+        return options(**known)
+
     def finish(self) -> None:
         if self.faults:
             raise InvalidOptions(self.faults)
@@ -93,9 +111,6 @@ _PLAIN_PATH: Final = "/v1/stream"
 
 _OF_HTTP: Final = ("url", "streamPath", "token", "tokenFile")
 _OF_DYNAMODB: Final = ("table", "blobBucket", "dynamodbEndpoint")
-#: Both transports: a write over HTTP may stage in S3, with region and endpoint.
-_OF_BOTH: Final = ("transport", "bucket", "region", "s3Endpoint", "retrySeconds")
-CONNECTION_OPTIONS: Final = (*_OF_BOTH, *_OF_DYNAMODB, *_OF_HTTP)
 
 
 class Transport(Enum):
@@ -105,25 +120,62 @@ class Transport(Enum):
     HTTP = "http"
 
 
+def parse_transport(text: str) -> Transport:
+    try:
+        return Transport(text.lower())
+    except ValueError:
+        raise ValueError(f"must be dynamodb or http, got {text!r}") from None
+
+
+def parse_bucket(text: str) -> str:
+    if text != PLAIN_BUCKET and not _BUCKET.fullmatch(text):
+        raise ValueError(f"must be 4 to 64 of a-z 0-9 _ -, got {text!r}")
+    return text
+
+
+def parse_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"must look like https://host, got {text!r}")
+    root, protocol, _ = text.partition(_PLAIN_PATH)
+    if protocol:
+        raise ValueError(f"must be the server's root, {root}, without {_PLAIN_PATH}, got {text!r}")
+    return text.rstrip("/")
+
+
+def parse_token_option(text: str) -> str:
+    """Parse a token. The error text does not show it."""
+    if not re.fullmatch("[!-~]+", text):
+        raise ValueError("must be ASCII without spaces and line ends")
+    return text
+
+
+def parse_stream_option(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(f"must begin with /, got {text!r}")
+    return text.rstrip("/")
+
+
 @dataclass(frozen=True)
 class ConnectionOptions:
     """The location of streams. The driver resolves it and sends it to the tasks, because a task's environment
     may have no endpoint. AWS credentials are not sent."""
 
     transport: Transport = Transport.DYNAMODB
-    bucket: str = PLAIN_BUCKET
-    table: str = ""
-    blob_bucket: str = ""
-    region: str | None = None
-    dynamodb_endpoint: str | None = None
-    s3_endpoint: str | None = None
-    url: str = ""
-    stream_path: str = ""
-    token: str | None = field(default=None, repr=False)
-    #: A file with the token. Every process reads it before each request, so the token may be renewed.
-    token_file: str = ""
+    bucket: str = option("bucket", parse_bucket, PLAIN_BUCKET)
+    region: str | None = option("region", str)
+    #: Also for writes over HTTP, which may stage in S3.
+    s3_endpoint: str | None = option("s3Endpoint", str)
     #: Seconds for which a request is retried after no answer or a retryable status.
-    retry_seconds: int = 30
+    retry_seconds: int = option("retrySeconds", parse_seconds, 30)
+    table: str = option("table", str, "")
+    blob_bucket: str = option("blobBucket", str, "")
+    dynamodb_endpoint: str | None = option("dynamodbEndpoint", str)
+    url: str = option("url", parse_url, "")
+    stream_path: str = option("streamPath", parse_stream_option, "")
+    token: str | None = option("token", parse_token_option, repr=False)
+    #: A file with the token. Every process reads it before each request, so the token may be renewed.
+    token_file: str = option("tokenFile", str, "")
 
     def place(self) -> str:
         """The location of the streams as text, the same in every process."""
@@ -164,31 +216,28 @@ class ConnectionOptions:
         return f"no such {what} ({asked} answers 404: check the address and the token's rights)"
 
 
+CONNECTION_OPTIONS: Final = ("transport", *names_of(ConnectionOptions))
+
+
 def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
     settings = Settings.from_environment(environment)
     default = Transport.HTTP if asked.has("url") else Transport.DYNAMODB
     transport = asked.parse("transport", default, parse_transport)
-    bucket = asked.parse("bucket", PLAIN_BUCKET, parse_bucket)
-    plain = _PLAIN_PATH if bucket == PLAIN_BUCKET else f"/{bucket}"
-    endpoint = environment.get("AWS_ENDPOINT_URL")
-    of_dynamodb = environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint
     _check_transport(asked, transport)
+    bucket = asked.text("bucket", PLAIN_BUCKET)
+    endpoint = environment.get("AWS_ENDPOINT_URL")
     # Options appear in a job's arguments and Spark's plans; a token from the environment does not.
     is_without = transport is Transport.HTTP and not asked.has("tokenFile")
-    token = environment.get("TIDEMARK_TOKEN") if is_without else None
-    return ConnectionOptions(
+    return asked.fill(
+        ConnectionOptions,
         transport=transport,
-        bucket=bucket,
-        table=asked.text("table", settings.table_name) or "",
-        blob_bucket=asked.text("blobBucket", settings.bucket_name) or "",
-        region=asked.text("region", environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")),
-        dynamodb_endpoint=asked.text("dynamodbEndpoint", of_dynamodb),
-        s3_endpoint=asked.text("s3Endpoint", environment.get("AWS_ENDPOINT_URL_S3") or endpoint),
-        url=asked.parse("url", "", parse_url),
-        stream_path=asked.parse("streamPath", plain, parse_stream_option),
-        token=asked.parse("token", token, parse_token_option),
-        token_file=asked.text("tokenFile", "") or "",
-        retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, parse_seconds),
+        region=environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION"),
+        s3_endpoint=environment.get("AWS_ENDPOINT_URL_S3") or endpoint,
+        table=settings.table_name,
+        blob_bucket=settings.bucket_name,
+        dynamodb_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint,
+        stream_path=_PLAIN_PATH if bucket == PLAIN_BUCKET else f"/{bucket}",
+        token=environment.get("TIDEMARK_TOKEN") if is_without else None,
     )
 
 
@@ -201,39 +250,3 @@ def _check_transport(asked: GivenOptions, transport: Transport) -> None:
     given = [name for name in others if asked.has(name)]
     if given:
         asked.faults.append(f"{', '.join(given)} cannot go with transport={transport.value}: remove it")
-
-
-def parse_transport(text: str) -> Transport:
-    try:
-        return Transport(text.lower())
-    except ValueError:
-        raise ValueError(f"must be dynamodb or http, got {text!r}") from None
-
-
-def parse_bucket(text: str) -> str:
-    if text != PLAIN_BUCKET and not _BUCKET.fullmatch(text):
-        raise ValueError(f"must be 4 to 64 of a-z 0-9 _ -, got {text!r}")
-    return text
-
-
-def parse_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-        raise ValueError(f"must look like https://host, got {text!r}")
-    root, protocol, _ = text.partition(_PLAIN_PATH)
-    if protocol:
-        raise ValueError(f"must be the server's root, {root}, without {_PLAIN_PATH}, got {text!r}")
-    return text.rstrip("/")
-
-
-def parse_token_option(text: str) -> str:
-    """Parse a token. The error text does not show it."""
-    if not re.fullmatch("[!-~]+", text):
-        raise ValueError("must be ASCII without spaces and line ends")
-    return text
-
-
-def parse_stream_option(text: str) -> str:
-    if not text.startswith("/"):
-        raise ValueError(f"must begin with /, got {text!r}")
-    return text.rstrip("/")

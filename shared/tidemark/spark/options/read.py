@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -16,35 +16,24 @@ from tidemark.spark.options import (
     ConnectionOptions,
     GivenOptions,
     Transport,
+    names_of,
+    option,
     parse_boolean,
     parse_connection,
     parse_seconds,
     parse_size,
 )
 
-
-@dataclass(frozen=True)
-class Latest:
-    """The tail when the read is planned."""
-
-
-@dataclass(frozen=True)
-class Earliest:
-    """The first retained message."""
-
-
-@dataclass(frozen=True)
-class AtTime:
-    """The first message written at this time or later; the tail if there is none."""
-
-    ms: int
-
-
-Where = Latest | Earliest | AtTime | Mapping[str, str]
-"""One place for all streams, or a mapping from stream to `earliest`, `latest` or an offset."""
+Word = Literal["earliest", "latest"]
+Where = Word | int | Mapping[str, str]
+"""One place for all streams: the first retained message, the tail when the read is planned, or the first
+message written at a time in ms since 1970, or later. Or a mapping from stream to `earliest`, `latest` or an
+offset."""
 
 Side = Literal["starting", "ending"]
 SIDES: Final[tuple[Side, ...]] = ("starting", "ending")
+
+_WORDS: Final[Mapping[str, Word]] = {"earliest": "earliest", "latest": "latest"}
 
 WHERE_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 
@@ -64,9 +53,8 @@ def given_boundaries(asked: GivenOptions, side: Side) -> list[str]:
 
 def parse_where(text: str) -> Where:
     """Parse `earliest`, `latest`, or JSON such as `{"chat": "0000000000000042", "log": "earliest"}`."""
-    lowered = text.strip().lower()
-    if lowered in ("earliest", "latest"):
-        return Earliest() if lowered == "earliest" else Latest()
+    if word := _WORDS.get(text.strip().lower()):
+        return word
     wanted = "must be earliest, latest or a JSON object of stream to offset"
     try:
         given = json.loads(text)
@@ -80,10 +68,10 @@ def parse_where(text: str) -> Where:
     return given
 
 
-def parse_time(text: str) -> AtTime:
+def parse_time(text: str) -> int:
     """Parse milliseconds since 1970, as in Spark's Kafka source, or RFC 3339 with an offset from UTC."""
     if text.isascii() and text.isdigit():
-        return AtTime(int(text))
+        return int(text)
     wanted = "must be milliseconds since 1970 or a time with its zone such as 2026-11-21T10:00Z"
     try:
         instant = datetime.fromisoformat(text)
@@ -91,7 +79,7 @@ def parse_time(text: str) -> AtTime:
         raise ValueError(f"{wanted}, got {text!r}") from None
     if instant.tzinfo is None:
         raise ValueError(f"{wanted}, got {text!r}, which has no zone")
-    return AtTime(round(instant.timestamp() * 1000))
+    return round(instant.timestamp() * 1000)
 
 
 #: The columns of a read with their Spark types.
@@ -118,12 +106,6 @@ DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLU
 
 NO_TIMES: Final = "over http there is a timestamp only with includeTimestamps=true"
 
-READ_OPTIONS: Final = (
-    *("path", "columns", "subscribe", "subscribePattern", *WHERE_OPTIONS, "maxBytesPerTrigger"),
-    *("failOnDataLoss", "includeTimestamps", "bytesPerPartition", "assumeProcessingTime"),
-    *("forgetEndedSeconds", "between"),
-)
-
 #: Hints for options of Spark's Kafka source that have another name or meaning here.
 INSTEAD_OF_KAFKAS: Final = {
     "maxOffsetsPerTrigger": "an offset is a byte position here: maxBytesPerTrigger counts bytes",
@@ -141,22 +123,22 @@ class ReadOptions:
     connection: ConnectionOptions
     names: tuple[str, ...] = ()
     pattern: str | None = None
-    starting: Where = field(default_factory=Earliest)
-    ending: Where = field(default_factory=Latest)
-    #: Limit of one batch of a streaming query, in bytes.
-    limit_bytes: int | None = None
-    fail_on_data_loss: bool = True
-    bytes_per_partition: int = 32 * MEGABYTE
-    assume_processing_time: bool = False
-    #: Seconds for which the checkpoint keeps the position of a stream that has ended.
-    forget_seconds: int = 3600
+    starting: Where = "earliest"
+    ending: Where = "latest"
     #: The columns of a read, in this order. Spark does not prune the columns of a Python source.
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    #: Limit of one batch of a streaming query, in bytes.
+    limit_bytes: int | None = option("maxBytesPerTrigger", parse_size)
+    fail_on_data_loss: bool = option("failOnDataLoss", parse_boolean, True)
     #: Load timestamps over HTTP, which takes extra requests.
-    include_timestamps: bool = False
+    include_timestamps: bool = option("includeTimestamps", parse_boolean, False)
+    bytes_per_partition: int = option("bytesPerPartition", parse_size, 32 * MEGABYTE)
+    assume_processing_time: bool = option("assumeProcessingTime", parse_boolean, False)
+    #: Seconds for which the checkpoint keeps the position of a stream that has ended.
+    forget_seconds: int = option("forgetEndedSeconds", parse_seconds, 3600)
     #: The start and end offsets of a batch read, in the form of a streaming batch, which names incarnations.
     #: Set by `read_whole`.
-    between: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+    between: tuple[Mapping[str, Any], Mapping[str, Any]] | None = option("between", json.loads)
 
     @property
     def asks_times(self) -> bool:
@@ -165,6 +147,12 @@ class ReadOptions:
     def subscribes(self, name: str) -> bool:
         """Whether the subscription includes this name."""
         return name in self.names if self.pattern is None else re.fullmatch(self.pattern, name) is not None
+
+
+READ_OPTIONS: Final = (
+    *("path", "columns", "subscribe", "subscribePattern", *WHERE_OPTIONS),
+    *names_of(ReadOptions),
+)
 
 
 def parse_read_options(
@@ -180,19 +168,13 @@ def parse_read_options(
     asked.faults += faults
     connection = parse_connection(asked, environment)
     names, pattern = _parse_subscription(asked)
-    options = ReadOptions(
+    options = asked.fill(
+        ReadOptions,
         connection=connection,
         names=names,
         pattern=pattern,
-        starting=parse_boundary(asked, "starting", Earliest()),
-        ending=parse_boundary(asked, "ending", Latest()),
-        limit_bytes=asked.parse("maxBytesPerTrigger", None, parse_size),
-        fail_on_data_loss=asked.parse("failOnDataLoss", True, parse_boolean),
-        bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
-        assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
-        forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
-        include_timestamps=asked.parse("includeTimestamps", False, parse_boolean),
-        between=asked.parse("between", None, lambda text: tuple(json.loads(text))),
+        starting=parse_boundary(asked, "starting", "earliest"),
+        ending=parse_boundary(asked, "ending", "latest"),
     )
     options = replace(options, columns=_parse_columns(asked, options))
     _check_boundaries(asked, options, streaming=streaming)
@@ -224,9 +206,9 @@ def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: b
     endings = given_boundaries(asked, "ending")
     if streaming and endings:
         asked.faults.append(f"{endings[0]} is for a batch read: a streaming query has no end")
-    if not streaming and isinstance(options.ending, Earliest):
+    if not streaming and options.ending == "earliest":
         asked.faults.append("endingOffsets must be latest or JSON: with earliest the read would be empty")
-    if not streaming and isinstance(options.starting, Latest):
+    if not streaming and options.starting == "latest":
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
     for side, where in zip(SIDES, (options.starting, options.ending), strict=True):
         named = where if isinstance(where, Mapping) and (options.names or options.pattern) else ()

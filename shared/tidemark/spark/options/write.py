@@ -17,76 +17,17 @@ from tidemark.spark.options import (
     ConnectionOptions,
     GivenOptions,
     Transport,
+    names_of,
+    option,
     parse_boolean,
     parse_connection,
     parse_size,
     parse_whole,
 )
 
-WRITE_OPTIONS: Final = (
-    *("stream", "streamColumn", "valueColumn", "contentType", "createStreams"),
-    *("stagingDir", "producerId", "batch", "bytesPerAppend", "resume"),
-)
 #: The directory in stagingDir for bodies, with a subdirectory for each producer id.
 STAGED: Final = "staged"
 _PLACES: Final = "a directory that the driver and all tasks share, or s3://bucket/prefix"
-
-
-@dataclass(frozen=True)
-class WriteOptions:
-    connection: ConnectionOptions
-    stream: str | None
-    stream_column: str | None
-    value_column: str
-    content_type: ContentType | None
-    create_streams: bool
-    staging_dir: str
-    producer_id: str | None
-    bytes_per_append: int
-    #: The number of this write under its producer id: the batch id of `foreachBatch`.
-    batch: int | None = None
-    #: Complete the earlier write staged under this producer id, and ignore the rows of this write.
-    resume: bool = False
-
-
-def parse_write_options(
-    given: Mapping[str, str],
-    *,
-    faults_of: Callable[[WriteOptions], list[str]] = lambda _: [],
-    environment: Mapping[str, str] = os.environ,
-) -> WriteOptions:
-    """Parse the options. `faults_of` returns further faults of a write. Raises InvalidOptions with all."""
-    asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
-    connection = parse_connection(asked, environment)
-    if connection.transport is not Transport.HTTP:
-        asked.faults.append("url is missing: streams are written over HTTP only")
-    if asked.has("stream") == asked.has("streamColumn"):
-        asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
-    if not asked.text("stagingDir"):
-        asked.faults.append(f"stagingDir is missing: {_PLACES}")
-    content_type = asked.parse("contentType", None, parse_content_type)
-    if content_type is None and (asked.has("streamColumn") or asked.has("createStreams")):
-        asked.faults.append("contentType is missing: streamColumn and createStreams need it")
-    options = WriteOptions(
-        connection=connection,
-        stream=asked.parse("stream", None, connection.check_name),
-        stream_column=asked.text("streamColumn"),
-        value_column=asked.text("valueColumn", "value") or "value",
-        content_type=content_type,
-        create_streams=asked.parse("createStreams", False, parse_boolean),
-        staging_dir=asked.parse("stagingDir", "", parse_staging_dir),
-        producer_id=asked.parse("producerId", None, parse_producer_id),
-        bytes_per_append=asked.parse("bytesPerAppend", MEGABYTE, parse_append_size),
-        batch=asked.parse("batch", None, parse_batch),
-        resume=asked.parse("resume", False, parse_boolean),
-    )
-    if options.resume and not options.producer_id:
-        asked.faults.append("resume needs producerId, the id of the write that is not complete")
-    if options.batch is not None and not options.producer_id:
-        asked.faults.append("batch needs producerId, the id of the writes that it numbers")
-    asked.faults += faults_of(options)
-    asked.finish()
-    return options
 
 
 def parse_staging_dir(text: str) -> str:
@@ -111,3 +52,51 @@ def parse_producer_id(text: str) -> str:
     if text == STAGED:
         raise ValueError(f"must not be {STAGED!r}, the directory of all staged files")
     return text
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    connection: ConnectionOptions
+    stream: str | None = None
+    stream_column: str | None = option("streamColumn", str)
+    value_column: str = option("valueColumn", str, "value")
+    content_type: ContentType | None = option("contentType", parse_content_type)  # noqa: RUF009 - a field
+    create_streams: bool = option("createStreams", parse_boolean, False)
+    staging_dir: str = option("stagingDir", parse_staging_dir, "")
+    producer_id: str | None = option("producerId", parse_producer_id)
+    #: The number of this write under its producer id: the batch id of `foreachBatch`.
+    batch: int | None = option("batch", parse_batch)
+    bytes_per_append: int = option("bytesPerAppend", parse_append_size, MEGABYTE)
+    #: Complete the earlier write staged under this producer id, and ignore the rows of this write.
+    resume: bool = option("resume", parse_boolean, False)
+
+
+WRITE_OPTIONS: Final = ("stream", *names_of(WriteOptions))
+
+
+def parse_write_options(
+    given: Mapping[str, str],
+    *,
+    faults_of: Callable[[WriteOptions], list[str]] = lambda _: [],
+    environment: Mapping[str, str] = os.environ,
+) -> WriteOptions:
+    """Parse the options. `faults_of` returns further faults of a write. Raises InvalidOptions with all."""
+    asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
+    connection = parse_connection(asked, environment)
+    if connection.transport is not Transport.HTTP:
+        asked.faults.append("url is missing: streams are written over HTTP only")
+    if asked.has("stream") == asked.has("streamColumn"):
+        asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
+    if not asked.text("stagingDir"):
+        asked.faults.append(f"stagingDir is missing: {_PLACES}")
+    stream = asked.parse("stream", None, connection.check_name)
+    options = asked.fill(WriteOptions, connection=connection, stream=stream)
+    if options.content_type is None and (options.stream_column or asked.has("createStreams")):
+        asked.faults.append("contentType is missing: streamColumn and createStreams need it")
+    if options.resume and not options.producer_id:
+        asked.faults.append("resume needs producerId, the id of the write that is not complete")
+    if options.batch is not None and not options.producer_id:
+        asked.faults.append("batch needs producerId, the id of the writes that it numbers")
+    asked.faults += faults_of(options)
+    asked.finish()
+    return options

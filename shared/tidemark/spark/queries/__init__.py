@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Final
 
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.options.read import SIDES, AtTime, Earliest, Latest, ReadOptions, Side
+from tidemark.spark.options.read import SIDES, ReadOptions, Side
 from tidemark.spark.progress import Look, Positions, Progress, decode_offset, everything_until
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import (
@@ -62,14 +62,10 @@ def positions_of(
     """Return the position at which the read of each stream begins or ends. Raises InvalidOptions for invalid
     offsets, and DataLoss for an offset that is no longer retained."""
     where = options.starting if side == "starting" else options.ending
-    if isinstance(where, Earliest):
-        return {name: head.earliest for name, head in heads.items()}
-    if isinstance(where, Latest):
-        return {name: head.tail for name, head in heads.items()}
-    if isinstance(where, AtTime):
+    if isinstance(where, int):
         return _positions_at(f"{side}Timestamp", where, reader, heads)
     default = "earliest" if side == "starting" else "latest"
-    wanted = {name: where.get(name, default) for name in heads}
+    wanted = {name: where if isinstance(where, str) else where.get(name, default) for name in heads}
     return _given_positions(f"{side}Offsets", wanted, options, reader, heads)
 
 
@@ -125,16 +121,14 @@ def _given_positions(
     return positions
 
 
-def _positions_at(
-    option: str, where: AtTime, reader: Reader, heads: Mapping[str, Head]
-) -> dict[str, Position]:
+def _positions_at(option: str, at_ms: int, reader: Reader, heads: Mapping[str, Head]) -> dict[str, Position]:
     """Find each stream's position by time. Raises InvalidOptions with all streams that have no search by
     time."""
     faults: list[str] = []
 
     def find(head: Head) -> Position:
         try:
-            return reader.position_at(head, where.ms)
+            return reader.position_at(head, at_ms)
         except BadOffset as fault:
             faults.append(f"{option}: {fault}")
             return head.tail

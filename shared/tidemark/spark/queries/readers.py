@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from tidemark.cold_start import forget_archives
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.options.read import Earliest, ReadOptions
+from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.progress import Look, Offset, Positions, decode_offset, encode_offset
 from tidemark.spark.queries import (
     Driver,
@@ -95,7 +95,7 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         starts, ends = decode_offset(start).positions, decode_offset(end).positions
-        if start == self._initial and not isinstance(self._options.starting, Earliest):
+        if start == self._initial and self._options.starting != "earliest":
             starts = not_beyond(ends, starts)
         planned = plan_partitions(self._options, self.driver.reader, starts, ends)
         return [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]
