@@ -208,7 +208,7 @@ def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
         assert [end - start for start, end in pairwise(places)] == list(known.lengths)
     tombstone = decoded(Tombstone(100, Tail(100, closed=True), "id", 1, behind_closing=True))
     assert (tombstone.start, tombstone.end, tombstone.data or None) == (100, 100, None)
-    named = {end: each.producer_id for end, each in stored.producers_by_end(decoded(batches[0])).items()}
+    named = {end: each[0] for end, each in stored.producers_by_end(decoded(batches[0])).items()}
     assert named == {107: "new"}
     many = tuple(ProducerState(f"writer-{number}", 0, 0, number) for number in range(108))
     crowded = decoded(Batch(100, Tail(107, producers=many), "id", 1, b"abcdefg", lengths=(7,)))

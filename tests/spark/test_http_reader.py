@@ -320,7 +320,7 @@ def test_a_look_has_the_time_of_the_server_and_not_of_the_driver(
 
 
 def test_a_server_without_a_date_is_of_an_unknown_time() -> None:
-    client = HttpClient(None, retry_seconds=0)
+    client = HttpClient(ConnectionOptions(retry_seconds=0))
     client._note_date("")
     assert client.now_ms() == 0
 

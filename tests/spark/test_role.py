@@ -14,6 +14,7 @@ from tests.spark.recorder import Recorder
 from tests.support import World
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.http_client import HttpClient
+from tidemark.spark.options import ConnectionOptions
 
 #: Granted, and yet not asked for in a run in which nothing goes wrong.
 ONLY_WHEN = {("KeepInLake", "s3:AbortMultipartUpload"): "a large file could not be uploaded"}
@@ -67,7 +68,7 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     services.create_bucket(LAKE)
     _, objects = recorded
     web, root, json = (
-        HttpClient(None, retry_seconds=5),
+        HttpClient(ConnectionOptions(retry_seconds=5)),
         f"{server.url}/{BUCKET}",
         {"Content-Type": "application/json"},
     )

@@ -33,7 +33,6 @@ from tidemark.spark.whole import (
     RowsDeleted,
     Stretch,
     WholePlan,
-    _data_files,
     _is_all,
     files_of_streams,
     plan_whole,
@@ -232,7 +231,7 @@ def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
 def test_the_bucket_of_rows_is_looked_at_where_statistics_do_not_tell_it(lake: Lake) -> None:
     table = lake.ensured()
     add(table, batch(0, "s"), {"stream": "a", "value": [b"1", b"2"]})
-    (file,) = _data_files(table.load(), None, "v1", ["a"])
+    (file,) = files_of_streams(table.load(), None, "v1", ["a"])
     assert _is_all(b"v1", 1, file)
     assert not _is_all(b"v2", 1, file)
     for told in ({"lower_bounds": {1: b"v0"}}, {"upper_bounds": None}, {"null_value_counts": {1: 1}}):
@@ -263,7 +262,7 @@ def test_a_scan_for_one_stream_opens_few_files_and_row_groups(lake: Lake, few_ro
 
     def scanned() -> tuple[int, int, int, int]:
         """Files that are opened, of how many; and row groups that are read in those, of how many."""
-        opened = files_of_streams(table.load(), None, "v1", [wanted])
+        opened = [each.file_path for each in files_of_streams(table.load(), None, "v1", [wanted])]
         groups = [
             group.column(group_columns.index("stream")).statistics
             for found in (parquet.read_metadata(path.removeprefix("file:")) for path in opened)

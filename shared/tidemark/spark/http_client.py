@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import urllib3
 
 from tidemark.protocol.errors import PicklableError
+from tidemark.spark.options import ConnectionOptions
 
 _T = TypeVar("_T")
 
@@ -68,10 +69,10 @@ class HttpClient:
     """Client for idempotent requests only, because it may send a request twice: reads, creations, appends
     with producer headers."""
 
-    def __init__(self, token: str | None, *, retry_seconds: float, token_file: str = "") -> None:
-        self._token, self._token_file = token, token_file
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._token, self._token_file = connection.token, connection.token_file
         self._pool = urllib3.PoolManager(maxsize=16, timeout=_TIMEOUT, retries=_REDIRECTS)
-        self._retry_seconds = retry_seconds
+        self._retry_seconds = connection.retry_seconds
         #: The last `Date` header, in seconds since 1970, and the monotonic time of its arrival.
         self._dated: tuple[float, float] | None = None
 

@@ -67,9 +67,8 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
     where.add_argument("--url", help="root of an HTTP server, such as https://streams.example.com")
     where.add_argument("--bucket", help="bucket of the streams (default: the plain surface, v1)")
     where.add_argument("--table", help="DynamoDB table (default: TABLE_NAME, or tidemark)")
-    where.add_argument(
-        "--blob-bucket", help="bucket of bodies in S3 (default: BUCKET_NAME, or tidemark-blobs)"
-    )
+    bodies = "bucket of bodies in S3 (default: BUCKET_NAME, or tidemark-blobs)"
+    where.add_argument("--blob-bucket", dest="blobBucket", metavar="BLOB_BUCKET", help=bodies)
     where.add_argument(
         "--option",
         action="append",
@@ -114,16 +113,8 @@ def require_driver(what: str) -> None:
 
 
 def connection_options(given: argparse.Namespace) -> dict[str, str]:
-    named = {
-        "transport": given.transport,
-        "url": given.url,
-        "bucket": given.bucket,
-        "table": given.table,
-        "blobBucket": given.blob_bucket,
-    }
-    return {name: value for name, value in named.items() if value} | dict(
-        parse_pairs("--option", given.option)
-    )
+    named = {name: value for name, value in vars(given).items() if value and name in CONNECTION_OPTIONS}
+    return named | dict(parse_pairs("--option", given.option))
 
 
 def read_options(given: argparse.Namespace) -> dict[str, str]:

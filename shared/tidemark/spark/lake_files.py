@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,9 @@ from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import ARROW_TYPES
 from tidemark.spark.readers.port import StreamPartition
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 #: The columns of the table with their Spark types. Add new columns at the end: the next archive run adds them
 #: to an older table, whose old rows have null there.
@@ -194,6 +197,6 @@ def _by_day(rows: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
     return [(day, rows.filter(pc.equal(days, day))) for day in found]
 
 
-def read_files(spark: Any, files: Sequence[str]) -> Any:
+def read_files(spark: Any, files: Sequence[DataFile]) -> Any:
     """Return the rows of the files, with Spark's reader; null where a file lacks a column."""
-    return spark.read.schema(SPARK_SCHEMA).parquet(*files)
+    return spark.read.schema(SPARK_SCHEMA).parquet(*(file.file_path for file in files))

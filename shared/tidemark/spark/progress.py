@@ -149,17 +149,21 @@ def not_before(start: Progress, look: Look) -> Look:
     return replace(look, heads=heads)
 
 
+def hadoop_path(spark: Any, place: str) -> tuple[Any, Any]:
+    """Return Hadoop's path and its file system: a checkpoint may be on any of these."""
+    context = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(place)  # noqa: SLF001 - PySpark offers no other way
+    return path, path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+
+
 def last_planned(spark: Any, checkpoint: str) -> int:
     """Return the newest batch in a query's checkpoint; -1 before the first."""
     return max(batches_in(spark, f"{checkpoint}/offsets"), default=-1)
 
 
 def batches_in(spark: Any, directory: str) -> set[int]:
-    """Return the batches in a checkpoint's directory `offsets` or `commits`. Uses Hadoop's file systems,
-    because a checkpoint may be on any of these."""
-    jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to list a directory
-    path = jvm.org.apache.hadoop.fs.Path(directory)
-    files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+    """Return the batches in a checkpoint's directory `offsets` or `commits`."""
+    path, files = hadoop_path(spark, directory)
     if not files.exists(path):
         return set()
     names = [status.getPath().getName() for status in files.listStatus(path)]

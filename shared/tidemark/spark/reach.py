@@ -66,15 +66,13 @@ class ArchiveBatch:
         for name, end in self.end.items():
             key = self.bucket, name, end.incarnation
             before, first = now.get(key), begins.get(key[1:], end.offset)
-            if before is not None and not _is_another(before, end):
+            # A stream whose server has no incarnations may have been created again.
+            if before is not None and not (
+                is_past(before.last, end.offset) or (before.closed and before.last != end.offset)
+            ):
                 first = before.first
             reaches[key] = Reach(first, end.offset, end.closed)
         return reaches
-
-
-def _is_another(before: Reach, end: Position) -> bool:
-    """Whether the stream was created again, on a server without incarnations."""
-    return is_past(before.last, end.offset) or (before.closed and before.last != end.offset)
 
 
 def table_ends(

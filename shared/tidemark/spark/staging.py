@@ -79,13 +79,9 @@ class Staging(Protocol):
 
 
 def connect_staging(options: WriteOptions) -> Staging:
-    return open_staging(options.staging_dir, options.connection.s3_endpoint, options.connection.region)
-
-
-def open_staging(directory: str, s3_endpoint: str | None, region: str | None) -> Staging:
-    place = urlsplit(directory)
+    place = urlsplit(options.staging_dir)
     if place.scheme in ("s3", "s3a"):
-        client = s3_client(s3_endpoint, region)
+        client = s3_client(options.connection.s3_endpoint, options.connection.region)
         return BucketStaging(client, place.netloc, place.path.strip("/"))
     return DirectoryStaging(Path(place.path))
 

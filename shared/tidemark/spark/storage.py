@@ -54,26 +54,26 @@ def explain(error: ProtocolError, service: str, action: str, place: str) -> Prot
     while cause is not None and not isinstance(cause, Failure):
         cause = cause.__cause__
     detail = str(cause).strip() if cause is not None else error.message
-    called = f"tidemark: {service} {action} of {place}"
+    explained: ProtocolError
     if isinstance(error, OutcomeUnknown | StorageSilent) or not isinstance(cause, Fault | Refusal):
-        explained: ProtocolError = StorageOutOfReach()
-        explained.message = f"{called} has no answer ({detail}): check endpoint and network, and try again"
+        explained = StorageOutOfReach()
+        what = f"has no answer ({detail}): check endpoint and network, and try again"
     elif isinstance(error, Busy):
         explained = StorageSlow()
-        explained.message = f"{called} is throttled ({detail}): try again, with fewer tasks or more capacity"
+        what = f"is throttled ({detail}): try again, with fewer tasks or more capacity"
     elif cause.code in _ABSENT or (isinstance(cause, Refusal) and cause.status == 404):
         explained = StorageMissing()
-        explained.message = f"{called} finds nothing ({detail}): is its name right, and region and account?"
+        what = f"finds nothing ({detail}): is its name right, and region and account?"
     elif isinstance(error, StorageUnavailable):
         todo = f"allow {service.lower()}:{action} there"
         if cause.code in _EXPIRED:
             todo = "the credentials have expired: renew them"
         elif cause.code in _UNKNOWN_KEY:
             todo = "the credentials are not valid there: check the key, the secret and the clock"
-        explained = StorageForbidden()
-        explained.message = f"{called} is refused ({detail}): {todo}"
+        explained, what = StorageForbidden(), f"is refused ({detail}): {todo}"
     else:
         return error
+    explained.message = f"tidemark: {service} {action} of {place} {what}"
     explained.args = (explained.message,)
     return explained
 

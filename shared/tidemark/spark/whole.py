@@ -99,7 +99,7 @@ class WholeRead:
         names = sorted({name for name, _ in plan.kept})
         bucket = self.options.connection.bucket
         # An archived stream without messages has a reach but no file.
-        files = _data_files(self.table, snapshot_id, bucket, names) if names else []
+        files = files_of_streams(self.table, snapshot_id, bucket, names) if names else []
         if files:
             named = ("time AS timestamp" if name == "timestamp" else name for name in columns)
             parts.append(self._lake_rows(plan, files, names).selectExpr(*named))
@@ -113,7 +113,7 @@ class WholeRead:
         """Return the rows of the streams in `kept`, with Spark's Parquet reader."""
         from pyspark.sql import functions
 
-        rows, left = read_files(self.spark, [file.file_path for file in files]), plan.left
+        rows, left = read_files(self.spark, files), plan.left
         bucket, field = self.options.connection.bucket, self.table.schema().find_field("bucket").field_id
         # Skip a filter that every row passes: Spark would read the column and compare it.
         if not all(_is_all(bucket.encode(), field, file) for file in files):
@@ -215,12 +215,8 @@ def _place(name: str, offset: str) -> int:
     return place
 
 
-def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[str]:
+def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[DataFile]:
     """Return the files that may have rows of the streams. Raises RowsDeleted."""
-    return [file.file_path for file in _data_files(table, snapshot_id, bucket, names)]
-
-
-def _data_files(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[DataFile]:
     wanted: BooleanExpression = EqualTo("bucket", bucket)
     if len(names) <= _NAMED:
         wanted = And(wanted, In("stream", names))

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemark.spark.lake import LakeTable
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.progress import Progress, decode_offset, encode_offset, last_planned
+from tidemark.spark.progress import Progress, decode_offset, encode_offset, hadoop_path, last_planned
 from tidemark.spark.whole import Stretch, WholePlan, WholeRead, snapshot_of
 
 
@@ -83,12 +83,10 @@ class _Note:
     rename."""
 
     def __init__(self, spark: Any, directory: str, name: str) -> None:
-        jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to Hadoop
-        self._jvm, self._path = jvm, jvm.org.apache.hadoop.fs.Path(f"{directory}/{name}.json")
-        self._files = self._path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+        self._jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to Hadoop
+        self._path, self._files = hadoop_path(spark, f"{directory}/{name}.json")
 
     def load(self) -> Any:
-        """Return the value, or None if the file does not exist."""
         if not self._files.exists(self._path):
             return None
         stream = self._files.open(self._path)

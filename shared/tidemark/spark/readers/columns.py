@@ -17,7 +17,7 @@ from tidemark.spark.options.read import COLUMNS, JSON_COLUMNS
 
 # Workers that read over HTTP must not import the modules of the log and of AWS, which take 0.3 s of CPU.
 if TYPE_CHECKING:
-    from tidemark.spark.readers.items import BatchItem, MessageProducer, MessageRun
+    from tidemark.spark.readers.items import BatchItem, MessageRun
     from tidemark.spark.readers.port import StreamPartition
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -172,14 +172,13 @@ def offset_arrays(starts: Any, ends: Any) -> dict[str, pa.Array]:
 
 
 def producer_arrays(
-    columns: Sequence[str], producers: Sequence[MessageProducer | None]
+    columns: Sequence[str], producers: Sequence[tuple[str, int, int] | None]
 ) -> dict[str, pa.Array]:
     """Return the producer columns: the producer of the append that ends with each message. Empty if no
     producer is known."""
     if _PRODUCER_COLUMNS.isdisjoint(columns) or not any(producers):
         return {}
-    rows = [(each.producer_id, each.epoch, each.seq) if each else (None, None, None) for each in producers]
-    ids, epochs, seqs = zip(*rows, strict=True)
+    ids, epochs, seqs = zip(*(each or (None, None, None) for each in producers), strict=True)
     return {
         "producer_id": pa.array(ids, pa.string()),
         "producer_epoch": pa.array(epochs, pa.int64()),

@@ -60,9 +60,7 @@ class HttpReader:
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
-        self._client = HttpClient(
-            connection.token, retry_seconds=connection.retry_seconds, token_file=connection.token_file
-        )
+        self._client = HttpClient(connection)
         #: The last listing of each stream: a complete head, or the parts in the listing.
         self._listed: dict[str, port.Head | Listed] = {}
         #: The head of a stream whose listing had parts only, with these parts.

@@ -265,7 +265,6 @@ def rows_of(
     *,
     is_json: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a page in Arrow batches."""
     position = 0
     for values in pieces:
         for low in range(0, len(values), BATCH_ROWS):

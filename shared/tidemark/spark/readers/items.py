@@ -68,11 +68,6 @@ class Producers(msgspec.Struct, gc=False):
     S: str | None = None
     B: bytes | None = None
 
-    @property
-    def rows(self) -> list[tuple[str, int, int, int]]:
-        rows: list[tuple[str, int, int, int]] = orjson.loads(self.S or inflate_all(self.B or b""))
-        return rows
-
 
 _NAMES: Final = {
     "key": schema.SK,
@@ -189,23 +184,15 @@ def cut_by_bytes(
     yield begin, high, size
 
 
-@dataclass(frozen=True, slots=True)
-class MessageProducer:
-    """The producer of the append that ends with a message."""
-
-    producer_id: str
-    epoch: int
-    seq: int
-
-
-def producers_by_end(item: BatchItem) -> dict[int, MessageProducer]:
-    """Return the known producers of the appends in this item, by end offset. Every item has the stream's
-    recent producers with the end of each one's last append; most of these ends are in earlier items."""
+def producers_by_end(item: BatchItem) -> dict[int, tuple[str, int, int]]:
+    """Return the known producers (id, epoch, seq) of the appends in this item, by end offset. Every item has
+    the stream's recent producers with the end of each one's last append; most of these ends are in earlier
+    items."""
     if item.producers is None:
         return {}
     start = item.start
-    rows = item.producers.rows
-    return {end: MessageProducer(name, epoch, seq) for name, epoch, seq, end in rows if end > start}
+    rows = orjson.loads(item.producers.S or inflate_all(item.producers.B or b""))
+    return {end: (name, epoch, seq) for name, epoch, seq, end in rows if end > start}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,18 +216,15 @@ class MessageRun:
 
     @property
     def ends(self) -> Any:
-        """The end offset of each message."""
         steps = self.lengths if self.gaps is None else self.lengths + self.gaps
         return self.start + np.cumsum(steps, dtype=np.int64)
 
     @property
     def starts(self) -> Any:
-        """The offset of each message."""
         return self.ends - self.lengths
 
     @property
     def message_times_ms(self) -> Any:
-        """The time of each message's append."""
         return np.repeat(self.times_ms, self.batches)
 
     def until(self, end: int) -> MessageRun:

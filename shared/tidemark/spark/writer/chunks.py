@@ -38,8 +38,6 @@ class BadRow(ValueError):
 
 @dataclass(slots=True)
 class _Pending:
-    """Collected rows of one stream."""
-
     pieces: list[pa.Array] = field(default_factory=list)
     size: int = 0
 
@@ -184,7 +182,6 @@ class Chunker:
 
 
 def _by_stream(streams: pa.Array | str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the rows of each stream, in order."""
     if isinstance(streams, str):
         if len(values):
             yield streams, values

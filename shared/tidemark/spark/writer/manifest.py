@@ -106,17 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         return streams
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    return msgspec.json.encode(manifest)
-
-
-def decode_manifest(data: bytes) -> Manifest:
-    return msgspec.json.decode(data, type=Manifest)
-
-
 class StagedBatches:
-    """The batches of one producer id."""
-
     def __init__(self, staging: Staging, producer_id: str) -> None:
         self._staging = staging
         self._root = producer_id
@@ -126,7 +116,7 @@ class StagedBatches:
 
     def load(self, batch: int) -> Manifest | None:
         data = self._staging.get(self.name("manifest", batch))
-        return None if data is None else decode_manifest(data)
+        return None if data is None else msgspec.json.decode(data, type=Manifest)
 
     def settle(
         self, batch: int, ours: Manifest, find_use: Callable[[], str | None], *, resume: bool
@@ -151,8 +141,8 @@ class StagedBatches:
             used = find_use()
             if used and self.load(batch) is None:
                 raise ReusedId(self._explain_loss(batch, used, is_query=bool(ours.query)))
-            name = self.name("manifest", batch)
-            settled = decode_manifest(self._staging.put_first(name, encode_manifest(ours)))
+            first = self._staging.put_first(self.name("manifest", batch), msgspec.json.encode(ours))
+            settled = msgspec.json.decode(first, type=Manifest)
         if settled is None:
             return ours
         if settled.query != ours.query:

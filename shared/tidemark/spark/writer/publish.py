@@ -71,16 +71,11 @@ class TargetStream:
 
 
 class Publisher:
-    """HTTP client for the target streams."""
-
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
-        self._client = HttpClient(
-            connection.token, retry_seconds=connection.retry_seconds, token_file=connection.token_file
-        )
+        self._client = HttpClient(connection)
 
     def find(self, stream: str) -> TargetStream | None:
-        """Return the stream's state; None if the stream does not exist."""
         answer = self._client.request("HEAD", self._connection.stream_url(stream), allow=frozenset({404}))
         if answer.status == 404:
             return None
