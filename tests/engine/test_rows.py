@@ -16,7 +16,7 @@ from tidemark.engine.table import EmbeddedTable
 from tidemark.log.due import due_entries, schedule
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import Item
-from tidemark.log.table import IF_ABSENT, ConditionFailed
+from tidemark.log.table import IF_ABSENT, ConditionFailed, Write
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 
@@ -36,7 +36,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("rows") / "tidemark.db"
     table = EmbeddedTable(Database(path))
     for pk in PARTITIONS:
-        table.put_many([item_of(pk, number) for number in range(ROWS)])
+        table.transact([Write(item_of(pk, number)) for number in range(ROWS)])
     table.database.close()
     return path.read_bytes()
 

@@ -250,7 +250,7 @@ a stream ends as if no fork had been made of it meanwhile
 a fork is made of a source that was compacted beyond it meanwhile
     log.lifecycle:add_reference
         caught by service/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made
-    compacted_up_to(made.compacted), shows_snapshot => shows_snapshot
+    at_most(schema.COMPACTED, made.compacted), shows_snapshot => shows_snapshot
 a fork is made below what its source has compacted
     service.create:fork_origin caught by janitor/test_compacted_forks.py
     anchor < record.compacted => False
@@ -259,7 +259,7 @@ a late copy of a pass's last write puts back which deletions may go
     _is(schema.COMPACTED, record.compacted), is_before) => _is(schema.COMPACTED, record.compacted))
 a lower snapshot takes the place of one that landed meanwhile
     log.retention:_move_pointer caught by service/test_snapshots.py
-    AllOf(if_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot))
+    at_most(schema.RETAINED, snapshot.offset), shows_snapshot(record.snapshot)
         => if_live(record.incarnation)
 batches below a snapshot are removed while a writer may know them for the tail
     service.snapshots:_commit caught by service/test_snapshots.py
@@ -272,7 +272,7 @@ a reader does not look for the pack before an offset
     at_most >= 0 and seen < MOST_BEHIND => False
 a pack is made of what is trimmed meanwhile
     log.packs:_move caught by janitor/test_packs_interleaved.py::test_all_is_read_though
-    as_seen, retains_from(new.first.start)) => as_seen)
+    as_seen, at_most(schema.RETAINED, new.first.start)) => as_seen)
 a pack is made whatever others were made meanwhile
     log.packs:_move caught by janitor/test_packs_interleaved.py::test_all_is_read_though
     AllOf(if_live(record.incarnation), as_seen, => AllOf(if_live(record.incarnation),

@@ -130,7 +130,9 @@ class DynamoDBProtocol:
         if not 0 < len(requests) <= tables.MAX_DELETES:
             raise _invalid("Too many items requested for the BatchWriteItem call")
         kinds = [next(iter(request.items())) for request in requests]
-        self.table.put_many([_item(asked["Item"]) for kind, asked in kinds if kind == "PutRequest"])
+        for kind, asked in kinds:
+            if kind == "PutRequest":
+                self.table.put(_item(asked["Item"]))
         self.table.delete_many([_key(asked["Key"]) for kind, asked in kinds if kind == "DeleteRequest"])
         return {"UnprocessedItems": {}}
 

@@ -159,7 +159,6 @@ class Rows:
         db.execute(_REPLACE, _row(item))
 
     def drop(self, db: sqlite3.Connection, key: Key) -> bool:
-        """Remove the row. Return whether there was one."""
         self._last.pop(key[PK]["S"], None)
         return bool(db.execute(_DELETE, place_of(key)).rowcount)
 

@@ -42,15 +42,6 @@ class EmbeddedTable:
     def put(self, item: Item, condition: tables.Condition | None = None) -> None:
         self.database.operate(lambda db: self._put(db, item, condition), writes=True)
 
-    def put_many(self, items: Sequence[Item]) -> None:
-        """Put all items or none."""
-
-        def put(db: sqlite3.Connection) -> None:
-            for item in items:
-                self._put(db, item, None)
-
-        self.database.operate(put, writes=True)
-
     def _put(self, db: sqlite3.Connection, item: Item, condition: tables.Condition | None) -> None:
         if condition is tables.IF_ABSENT and self._rows.insert(db, item):
             self.written(db, "INSERT", item)
@@ -124,7 +115,6 @@ class EmbeddedTable:
         )
 
     def count(self) -> int:
-        """The number of items in the table."""
         asked = "SELECT count(*) FROM items"
         found: int = self.database.operate(lambda db: db.execute(asked).fetchone()[0], writes=False)
         return found
@@ -233,8 +223,6 @@ class QueuedMessage(NamedTuple):
 
 
 class EmbeddedQueue:
-    """The messages of one topic."""
-
     def __init__(self, database: Database, topic: str, clock_ms: Callable[[], int]) -> None:
         self._database = database
         self._topic = topic

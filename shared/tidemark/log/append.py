@@ -72,11 +72,6 @@ def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -
 MAX_FOUND: Final = MAX_APPENDS
 
 
-def post_mail(table: tables.Table, record: StreamRecord, mail: Mail) -> None:
-    """Put mail into its box. No condition is needed: a late copy is identical and has the same key."""
-    table.put(schema.encode_mail(record.incarnation, mail))
-
-
 def collect(table: tables.Table, record: StreamRecord, box: int) -> Sequence[Mail]:
     """Return the mail in a box, without damaged mail: its writer finds it uncommitted and commits it."""
     items, _ = table.query(
@@ -87,11 +82,6 @@ def collect(table: tables.Table, record: StreamRecord, box: int) -> Sequence[Mai
         with suppress(Damaged):
             mails.append(schema.decode_mail(item))
     return mails
-
-
-def put_receipt(table: tables.Table, record: StreamRecord, batch: Batch) -> None:
-    """Write this batch's outcome for the writers of its mail. Only the writer of the batch may do so."""
-    table.put(schema.encode_receipt(record.incarnation, batch))
 
 
 def find_receipt(table: tables.Table, record: StreamRecord, start: int) -> Entry | None:

@@ -70,10 +70,6 @@ Query = Callable[..., tuple[Sequence[Any], bool]]
 """`Table.query`: returns some of a partition's items between two sort keys, and whether there are more."""
 
 
-def _ignore_gap(_begin: int, _end: int) -> None:
-    pass
-
-
 class ChainWalk(Generic[LinkT]):
     """Yield the batches of `spans` in order, from the one that contains `start`. If no batch begins at
     `start`, the one before is yielded even if it ends there, as proof that the offset is in the stream.
@@ -99,7 +95,7 @@ class ChainWalk(Generic[LinkT]):
         known: Callable[[str, int], Sequence[LinkT]] | None = None,
         looks_back: bool = True,
         max_queries: int | None = None,
-        on_gap: Callable[[int, int], None] = _ignore_gap,
+        on_gap: Callable[[int, int], None] = lambda _begin, _end: None,
         packed: int = 0,
     ) -> None:
         self._query = query

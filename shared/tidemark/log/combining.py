@@ -177,16 +177,11 @@ class BoxView:
     looks: int
 
 
-def fraction_of(mail_id: str) -> float:
-    """Return a number between 0 and 1, derived from the id of the append."""
-    digits = mail_id[:-SENDER_DIGITS]
-    return int(digits, 16) / float(16 ** len(digits))
-
-
 def may_lead(mail_id: str, view: BoxView) -> bool:
     """Whether a writer may lead. Right after posting many may, then few, and then more with each look. Every
     look reads the whole box, so at first only two writers look into a large one."""
-    place = fraction_of(mail_id) * view.writers
+    digits = mail_id[:-SENDER_DIGITS]
+    place = int(digits, 16) / float(16 ** len(digits)) * view.writers
     if view.size + _MAIL_OVERHEAD_BYTES * view.writers > COMBINED_INLINE_BYTES:
         return place < _LEADS_OF_MUCH * 2 ** (view.looks / 3)
     return (not view.looks and view.writers <= SMALL_GROUP) or place < _LEADS * 2 ** (view.looks / 2)

@@ -33,7 +33,6 @@ def due_entries(table: tables.Table, now_ms: int, *, packing: bool = False) -> I
 
 
 def overdue(table: tables.Table, now_ms: int, shard: int) -> list[Due]:
-    """Return all due entries of one shard."""
     pages = _pages(table, schema.due_pk(shard), now_ms)
     return [schema.decode_due(item) for page in pages for item in page]
 

@@ -30,18 +30,12 @@ _IS_LIVE: Final = tables.Missing(schema.DELETED_MS)
 
 
 def if_live(incarnation: str) -> tables.Condition:
-    """The stream exists and has this incarnation."""
     return tables.AllOf(tables.equals(schema.INCARNATION, incarnation), _IS_LIVE)
 
 
-def retains_from(offset: int) -> tables.Condition:
-    """The stream still retains the data from the offset on."""
-    return tables.AnyOf(tables.Missing(schema.RETAINED), tables.Compared(schema.RETAINED, "<=", offset))
-
-
-def compacted_up_to(offset: int) -> tables.Condition:
-    """The stream is not compacted beyond the offset."""
-    return tables.AnyOf(tables.Missing(schema.COMPACTED), tables.Compared(schema.COMPACTED, "<=", offset))
+def at_most(name: str, offset: int) -> tables.Condition:
+    """The stream's offset, `RETAINED` or `COMPACTED`, is not beyond this one."""
+    return tables.AnyOf(tables.Missing(name), tables.Compared(name, "<=", offset))
 
 
 def shows_snapshot(snapshot: Snapshot | None) -> tables.Condition:
@@ -72,8 +66,8 @@ def add_reference(fork: Fork, made: StreamRecord) -> tables.Write:
     one_more = tables.Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: 1})
     as_seen = tables.AllOf(
         if_live(fork.incarnation),
-        retains_from(made.retained),
-        compacted_up_to(made.compacted),
+        at_most(schema.RETAINED, made.retained),
+        at_most(schema.COMPACTED, made.compacted),
         shows_snapshot(made.snapshot),
     )
     return tables.Write(update=one_more, condition=as_seen)
@@ -94,11 +88,6 @@ def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[ta
     if due is not None:
         writes.append(tables.Write(schema.encode_due(due)))
     return writes
-
-
-def release_due(source: StreamRecord, fork_incarnation: str, now_ms: int) -> Due:
-    """Return the queue entry of a release. Its mark separates forks that end in the same millisecond."""
-    return Due(DueKind.RELEASE, source.key, source.incarnation, now_ms, mark=fork_incarnation)
 
 
 def mark_deleted(record: StreamRecord, now_ms: int) -> tables.Write:

@@ -81,7 +81,6 @@ class BlockEntry:
         return self.data_bytes == self.end - self.start
 
     def encoded(self, version: int) -> bytes:
-        """Return the block's entry in the index."""
         row = (self.data_bytes, self.stored_bytes, self.checksum)
         return _ENTRIES[version].pack(*(row if version == _VERSION else (self.end - self.start, *row)))
 
@@ -109,7 +108,6 @@ class BatchTimes:
     times_ms: array[int]
 
     def without_first(self, messages: int) -> BatchTimes:
-        """Return the times without the first `messages` messages."""
         left = array("I")
         for count in self.messages:
             skipped = min(count, messages)
@@ -172,7 +170,7 @@ class PackWriter:
         self._clear()
 
     def _clear(self) -> None:
-        self._lengths, self._appends, self._batches = _uint32s(), _uint32s(), _uint32s()
+        self._lengths, self._appends, self._batches = array("I"), array("I"), array("I")
         self._times_ms = array("q")
         self._data: list[bytes] = []
         self._data_bytes = 0
@@ -359,10 +357,6 @@ def batches_of(block: Block) -> Iterator[tuple[bytes, tuple[int, ...], tuple[int
         end = position + sum(own)
         yield block.data[position:end], own, tuple(counts), time_ms
         position = end
-
-
-def _uint32s() -> array[int]:
-    return array("I")
 
 
 def _to_bytes(column: array[int]) -> bytes:

@@ -14,7 +14,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import Final
 
 from tidemark.log import schema
-from tidemark.log.lifecycle import NONE_LEFT, if_live, retains_from
+from tidemark.log.lifecycle import NONE_LEFT, at_most, if_live
 from tidemark.log.pack_format import BatchTimes, CorruptPack, decode_block
 from tidemark.log.records import Batch, Checksums, Due, DueKind, Pack, StreamRecord, UnreadBlock
 from tidemark.log.table import AllOf, Condition, Missing, Table, TransactionRefused, Update, Write, equals
@@ -190,7 +190,9 @@ def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
     compacted offset (`log/lifecycle.py: add_reference`)."""
     numbers = {schema.PACKED: after.packed, schema.PACKS_MADE: after.packs_made}
     as_seen = _is(schema.PACKS_MADE, record.packs_made)
-    condition: Condition = AllOf(if_live(record.incarnation), as_seen, retains_from(new.first.start))
+    condition: Condition = AllOf(
+        if_live(record.incarnation), as_seen, at_most(schema.RETAINED, new.first.start)
+    )
     if new.compacted:
         numbers[schema.COMPACTED] = after.compacted
         condition = AllOf(condition, _is(schema.COMPACTED, record.compacted), NONE_LEFT)
@@ -222,5 +224,4 @@ def pack_mark(start: int, blob: str) -> str:
 
 
 def pack_start(due: Due) -> int:
-    """Return the start offset of the pack that an entry names."""
     return int(due.mark[:WIDTH])

@@ -144,7 +144,6 @@ class Batch(_Written):
         return message_ends(self.start, self.lengths, self.gaps)
 
     def message_ends(self) -> list[int]:
-        """Return the offset after each message."""
         return list(self.each_message_end())
 
     def messages_before(self, offset: int) -> int | None:
@@ -155,7 +154,6 @@ class Batch(_Written):
         return None if is_inside else count
 
     def message_starts(self) -> list[int]:
-        """Return the offset of each message."""
         return list(map(sub, self.each_message_end(), self.lengths))
 
 
@@ -313,7 +311,6 @@ class StreamRecord:
         return f"/{self.incarnation}/" in blob
 
     def shows(self, blob: str) -> bool:
-        """Whether the blob is the visible snapshot."""
         return self.snapshot is not None and self.snapshot.blob == blob
 
     def inherited(self, end: int) -> tuple[Segment, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tidemark.log import schema
 from tidemark.log import table as tables
 from tidemark.log.due import settle_for_good
-from tidemark.log.lifecycle import if_live, retains_from, shows_snapshot
+from tidemark.log.lifecycle import at_most, if_live, shows_snapshot
 from tidemark.log.read import load_last, stream_in
 from tidemark.log.records import Due, Snapshot, StreamRecord
 from tidemark.protocol.errors import UploadNotFound
@@ -70,7 +70,9 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> tables.Write:
     attributes = schema.encode_snapshot(snapshot) | {schema.RETAINED: {"N": str(snapshot.offset)}}
     # Data that was trimmed meanwhile stays trimmed.
     as_seen = tables.AllOf(
-        if_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot)
+        if_live(record.incarnation),
+        at_most(schema.RETAINED, snapshot.offset),
+        shows_snapshot(record.snapshot),
     )
     return tables.Write(update=tables.Update(schema.stream_key(record.key), attributes), condition=as_seen)
 

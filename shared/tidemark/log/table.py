@@ -218,16 +218,11 @@ def check_format(table: Table, needed: int = 0) -> int:
     cannot read its data stop. Raises FormatTooNew for data that this release would misread."""
     least = decode_format(table.get(FORMAT_KEY))
     if least < needed:
-        least = _raise_format(table, needed)
+        try:
+            table.put(encode_format(needed), AnyOf(IF_ABSENT, Compared(LEAST_EPOCH, "<", needed)))
+            least = needed
+        except ConditionFailed as refused:  # Another process was first.
+            least = decode_format(refused.existing)
     if least > FORMAT_EPOCH:
         raise FormatTooNew(least, FORMAT_EPOCH)
     return least
-
-
-def _raise_format(table: Table, needed: int) -> int:
-    is_lower = AnyOf(IF_ABSENT, Compared(LEAST_EPOCH, "<", needed))
-    try:
-        table.put(encode_format(needed), is_lower)
-    except ConditionFailed as refused:  # Another process was first.
-        return decode_format(refused.existing)
-    return needed

@@ -149,14 +149,12 @@ _MOST_PACKS: Final = 64
 _MOST_BODIES: Final = 2048
 
 
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 class RecentBatches:
     """The most recently used batches, up to `capacity_bytes`; safe to share between threads."""
 
-    def __init__(self, capacity_bytes: int, clock_ms: Callable[[], int] = monotonic_ms) -> None:
+    def __init__(
+        self, capacity_bytes: int, clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
+    ) -> None:
         self._capacity_bytes = capacity_bytes
         self._clock_ms = clock_ms
         self._held_bytes = 0

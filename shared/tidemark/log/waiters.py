@@ -24,15 +24,11 @@ _JUST_BEHIND = " "
 def put_waiter(table: tables.Table, waiter: Waiter) -> None:
     """Register a waiter or extend its lease. A late copy does not shorten a later registration; a
     connection's messages may be handled out of order."""
+    earlier = tables.Compared(schema.UNTIL_MS, "<", waiter.until_ms)
+    if waiter.is_socket:
+        earlier = tables.Compared(schema.ASKED_MS, "<", waiter.asked_ms)
     with suppress(tables.ConditionFailed):
-        table.put(schema.encode_waiter(waiter), _is_later(waiter))
-
-
-def _is_later(waiter: Waiter) -> tables.Condition:
-    name, value = (
-        (schema.ASKED_MS, waiter.asked_ms) if waiter.is_socket else (schema.UNTIL_MS, waiter.until_ms)
-    )
-    return tables.AnyOf(tables.IF_ABSENT, tables.Compared(name, "<", value))
+        table.put(schema.encode_waiter(waiter), tables.AnyOf(tables.IF_ABSENT, earlier))
 
 
 def put_watches(

@@ -63,14 +63,11 @@ class Grant:
         if self.bucket not in (_EVERYWHERE, target.bucket):
             return False
         if target.stream_id is None:
-            return not self.prefix and not self.exact and (target.bucket is not None or self.is_everywhere)
+            is_everywhere = self.bucket == _EVERYWHERE
+            return not self.prefix and not self.exact and (target.bucket is not None or is_everywhere)
         if self.exact:
             return target.stream_id == self.prefix and not target.is_prefix
         return target.stream_id.startswith(self.prefix)
-
-    @property
-    def is_everywhere(self) -> bool:
-        return self.bucket == _EVERYWHERE
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ class Compaction:
     key: str | None = None
 
     def named(self, mode: str, after: str, tombstones: str, key: str) -> dict[str, str | int]:
-        """Return the settings under these names."""
         rendered: dict[str, str | int] = {
             mode: LAST_BY_KEY,
             after: self.after_seconds,

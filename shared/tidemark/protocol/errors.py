@@ -74,8 +74,6 @@ class Forbidden(ProtocolError):
 
 
 class OriginAccessDenied(ProtocolError):
-    """The request does not carry the origin secret."""
-
     status = 403
     message = "This address accepts only requests through CloudFront: use the distribution's address"
 

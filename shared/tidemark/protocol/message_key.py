@@ -141,7 +141,6 @@ def _name_scalar(key: Any) -> str | None:
 
 
 def _find_member(value: Any, *path: str) -> Any:
-    """Return the member; None if it is missing."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value

@@ -28,7 +28,6 @@ class Retention:
         return self.seconds is not None or self.size is not None
 
     def named(self, seconds: str, size: str) -> dict[str, int]:
-        """Return the limits that are set, under these names."""
         limits = {seconds: self.seconds, size: self.size}
         return {name: limit for name, limit in limits.items() if limit is not None}
 

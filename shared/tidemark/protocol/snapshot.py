@@ -54,19 +54,16 @@ def render_multipart(parts: Iterable[Part], boundary: str) -> bytes:
 
 
 def open_part(boundary: str, content_type: str, headers: Mapping[str, str] | None = None) -> bytes:
-    """Return the bytes before a part's body."""
     lines = [f"--{boundary}", f"Content-Type: {content_type}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     return "".join(f"{line}\r\n" for line in lines).encode() + _LINE_END
 
 
 def close_parts(boundary: str) -> bytes:
-    """Return the bytes after the last part's body."""
     return _LINE_END + f"--{boundary}--\r\n".encode()
 
 
 def part_bytes(content_type: str, size: int) -> int:
-    """Return the size of a part with a body of `size` bytes."""
     return len(open_part("x" * _BOUNDARY_LENGTH, content_type)) + size + len(_LINE_END)
 
 

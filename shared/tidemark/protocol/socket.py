@@ -223,5 +223,4 @@ def render_messages(messages: Iterable[Message]) -> list[str]:
 
 
 def _one_or_array(messages: list[bytes]) -> str:
-    """Return one message as an object, several as an array."""
     return (messages[0] if len(messages) == 1 else b"[" + b",".join(messages) + b"]").decode()

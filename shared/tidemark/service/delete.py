@@ -8,7 +8,7 @@ from tidemark.log import lifecycle
 from tidemark.log.append import TailMoved
 from tidemark.log.due import settle
 from tidemark.log.read import load_incarnation, load_stream
-from tidemark.log.records import Due, StreamRecord
+from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.table import TransactionRefused, Write
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import Busy, ProtocolError
@@ -22,7 +22,10 @@ def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[l
     source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
     if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
         return [], None
-    due = lifecycle.release_due(source, record.incarnation, now_ms) if source.deleted else None
+    due = None
+    if source.deleted:
+        # The mark separates forks that end in the same millisecond.
+        due = Due(DueKind.RELEASE, source.key, source.incarnation, now_ms, mark=record.incarnation)
     return lifecycle.drop_reference(record.fork, source, due), due
 
 

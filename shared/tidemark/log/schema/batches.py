@@ -121,14 +121,12 @@ def is_log_pk(pk: str) -> bool:
 
 
 def decode_log_pk(pk: str) -> tuple[StreamKey, str]:
-    """Return the stream and the incarnation of the log."""
     name, _, incarnation = pk.removeprefix("log/").rpartition("#")
     bucket, _, stream_id = name.partition("/")
     return StreamKey(bucket, stream_id), incarnation
 
 
 def decode_batch_start(sk: str) -> int:
-    """Return the start offset in the sort key of a batch or a tombstone."""
     return int(sk[:WIDTH])
 
 
