@@ -177,7 +177,6 @@ class Me(BaseModel):
 
 
 def stream_fields(head: StreamHead) -> dict[str, Any]:
-    """The fields of `StreamFields`."""
     record = head.record
     return {
         "stream_id": record.key.stream_id,

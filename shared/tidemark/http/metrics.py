@@ -78,7 +78,6 @@ class Traffic:
         self._of(key).reads += 1
 
     def sent(self, key: StreamKey, size: int) -> None:
-        """Count bytes of a read."""
         self.read_bytes += size
         self._of(key).read_bytes += size
 

@@ -272,7 +272,6 @@ class _Pass:
             writer.add(data, run.lengths, (), run.time_ms)
 
     def _commit(self) -> None:
-        """Replace the rewritten packs with one pack."""
         if not self._replaced:
             return
         first, last = self._replaced[0], self._replaced[-1]

@@ -144,7 +144,6 @@ class FreedMemory:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Only glibc has it.
 
     def received(self, size: int) -> None:
-        """Count a piece of a request body."""
         self._received += size
         if self._received >= COLLECT_AFTER_BYTES:
             self._received = 0

@@ -46,8 +46,6 @@ class _Handshakes(ServerProtocol):
 
 
 class SocketConnection(connections.CutsOffUnread, WebSocketsSansIOProtocol):
-    """A WebSocket."""
-
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.conn = _Handshakes(max_size=self.config.ws_max_size, logger=self.conn.logger)

@@ -38,7 +38,6 @@ class LoggedRequest:
         self.error = b""
 
     def watch(self, message: Message) -> None:
-        """Collect fields from the next message of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = message.get("headers", ())

@@ -84,8 +84,6 @@ def parse_port(environment: Mapping[str, str], default: int) -> int:
 
 
 def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ) -> int:
-    """Run the server. Return the process's exit code."""
-
     def run(configuration: ServerConfiguration, settings: Settings, listener: socket.socket) -> int:
         sys.setswitchinterval(_SWITCH_SECONDS)
         if in_memory:

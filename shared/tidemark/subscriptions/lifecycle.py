@@ -35,7 +35,13 @@ from tidemark.subscriptions.configuration import (
     matching_path,
 )
 from tidemark.subscriptions.pending import find_head, followed_streams
-from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
+from tidemark.subscriptions.records import (
+    RosterEntry,
+    StreamFollower,
+    StreamLink,
+    SubscriptionRecord,
+    encode_follower,
+)
 from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import SubscriptionChanged
 
@@ -171,7 +177,7 @@ def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[st
         is_new = record.active and record.configuration.follows(path)
 
         def settle() -> StreamLink:
-            storage.put_follower(stores.table, follower)
+            stores.table.put(encode_follower(follower))
             head = None if is_new else find_head(stores, path)
             return _link(record.incarnation, path, head, explicit=True)
 

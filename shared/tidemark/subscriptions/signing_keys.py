@@ -141,7 +141,6 @@ def choose_signing_key(published: Sequence[records.SigningKey], now_ms: int) -> 
 
 
 def connect_signing_keys(settings: Settings, stores: Stores) -> SigningKeys | None:
-    """The signing keys, or None if the settings name no place for keys."""
     if not settings.webhook_keys:
         return None
     return SigningKeys(stores.table, private_keys_at(settings.webhook_keys))
@@ -163,7 +162,6 @@ class KeySet(TypedDict):
 
 
 def render_jwks(keys: Sequence[records.SigningKey]) -> KeySet:
-    """The JWKS of the public halves."""
     return {
         "keys": [
             {"crv": "Ed25519", "kty": "OKP", "x": key.public, "kid": key.kid, "use": "sig", "alg": "EdDSA"}

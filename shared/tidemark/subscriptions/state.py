@@ -50,7 +50,6 @@ class DeliveryState:
     slow: bool = False
 
     def is_same(self, other: DeliveryState) -> bool:
-        """Whether both are states of one delivery."""
         return (self.generation, self.wake_id) == (other.generation, other.wake_id)
 
 

@@ -72,7 +72,6 @@ def commit(
 
 
 def new_delivery(stores: Stores, seen: SubscriptionRecord) -> DeliveryState:
-    """A delivery of a new generation."""
     asked, now_ms = seen.configuration, stores.clock_ms()
     return state.begin_delivery(seen.delivery, asked.kind, new_wake_id(stores), now_ms, asked.lease_ttl_ms)
 
@@ -211,7 +210,6 @@ def finish(
 
 
 def make_token(record: SubscriptionRecord, now_ms: int) -> str:
-    """Sign a token for the current delivery."""
     claims = {
         "sub": record.subscription_id,
         "gen": record.delivery.generation,
