@@ -5,14 +5,10 @@ import { TidemarkAgent } from "../../docs/examples/ag-ui/tidemark-agent.mjs"
 const { plain, by, runs = [], pauseMs = 0, leaveAfter, stopAfter, ...config } = JSON.parse(process.env.TASK)
 const line = (value) => process.stdout.write(JSON.stringify(value) + "\n")
 
-/** The agent's own `fetch`, which has the stream read by another address. */
-async function rerouted(url, options) {
-  const response = await fetch(url, options)
-  const { stream, ...rest } = await response.json()
-  return Response.json({ ...rest, stream: stream.replace(/^http:..[^/]*/, by) }, { status: response.status })
-}
+const { fetch } = globalThis
+if (by) globalThis.fetch = (url, options) => fetch(String(url).replace(/^http:..[^/]*(?=.v1.)/, by), options)
 
-const agent = new (plain ? HttpAgent : TidemarkAgent)({ ...config, ...(by && { fetch: rerouted }) }).clone()
+const agent = new (plain ? HttpAgent : TidemarkAgent)(config).clone()
 let pieces = 0
 const seen = {
   async onEvent({ event: { type, delta, code } }) {

@@ -133,7 +133,7 @@ async def begin(stream: AsyncStream, run: RunAgentInput) -> tuple[Thread, bool]:
 
 async def write(stream: AsyncStream, run: RunAgentInput, agent: Agent) -> None:
     """Write the events of the agent, a sign of life while it is silent, and the run's end."""
-    async with stream.producer("agent", closes=False, linger_seconds=0.1) as producer:
+    async with stream.producer("agent", closes=False, linger_seconds=0.2) as producer:
         async with stream.stop_requests() as stop:
 
             async def work() -> None:

@@ -70,9 +70,9 @@ export class TidemarkAgent extends HttpAgent {
       let silence = setInterval(ask, silentMs)
       try {
         const options = { signal: AbortSignal.any([signal, connection.signal]), headers: this.tidemarkHeaders }
-        const response = await stream({ url, offset: at.offset, live: true, json: true, ...options })
+        // A long-poll comes whole or not at all. The client passes an event stream's cut events on twice.
+        const response = await stream({ url, offset: at.offset, live: "long-poll", json: true, ...options })
         response.subscribeJson((batch) => {
-          if (batch.items.length && batch.offset === at.offset) return // cut off: these events come again
           if (batch.items.length) {
             clearInterval(silence)
             silence = setInterval(ask, silentMs)
