@@ -37,8 +37,8 @@ from tidemark.spark.whole import (
     files_of_streams,
     plan_whole,
     read_whole,
+    stream_whole,
 )
-from tidemark.spark.whole_stream import stream_whole
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=60, min_batches=2, block_bytes=20)
 

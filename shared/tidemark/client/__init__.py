@@ -19,25 +19,7 @@ from tidemark.client.blocking import Producer as Producer
 from tidemark.client.blocking import Stream as Stream
 from tidemark.client.chunks import Chunk as Chunk
 from tidemark.client.core import Receipt as Receipt
-from tidemark.client.errors import AnswerCut as AnswerCut
-from tidemark.client.errors import ETagMismatch as ETagMismatch
-from tidemark.client.errors import InvalidRequest as InvalidRequest
-from tidemark.client.errors import MalformedReply as MalformedReply
-from tidemark.client.errors import NotAllowed as NotAllowed
-from tidemark.client.errors import NotFound as NotFound
-from tidemark.client.errors import OutOfOrderSequence as OutOfOrderSequence
-from tidemark.client.errors import ProducerFenced as ProducerFenced
-from tidemark.client.errors import SequenceConflict as SequenceConflict
-from tidemark.client.errors import StatusError as StatusError
-from tidemark.client.errors import StreamClosed as StreamClosed
-from tidemark.client.errors import StreamConflict as StreamConflict
-from tidemark.client.errors import StreamError as StreamError
-from tidemark.client.errors import StreamGone as StreamGone
-from tidemark.client.errors import StreamReplaced as StreamReplaced
-from tidemark.client.errors import TooManyRequests as TooManyRequests
-from tidemark.client.errors import Unavailable as Unavailable
-from tidemark.client.errors import UnconfirmedWrite as UnconfirmedWrite
-from tidemark.client.errors import Unreachable as Unreachable
+from tidemark.client.errors import *  # noqa: F403
 from tidemark.client.exchange import Retry as Retry
 from tidemark.client.reading import StreamInfo as StreamInfo
 from tidemark.client.transport import proxy_transport as proxy_transport

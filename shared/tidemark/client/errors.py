@@ -29,6 +29,28 @@ from typing import Final
 
 from tidemark.protocol.errors import PicklableError
 
+__all__ = (
+    "AnswerCut",
+    "ETagMismatch",
+    "InvalidRequest",
+    "MalformedReply",
+    "NotAllowed",
+    "NotFound",
+    "OutOfOrderSequence",
+    "ProducerFenced",
+    "SequenceConflict",
+    "StatusError",
+    "StreamClosed",
+    "StreamConflict",
+    "StreamError",
+    "StreamGone",
+    "StreamReplaced",
+    "TooManyRequests",
+    "Unavailable",
+    "UnconfirmedWrite",
+    "Unreachable",
+)
+
 
 class StreamError(PicklableError):
     """Base of all errors that a server or the network causes."""

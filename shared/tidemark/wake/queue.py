@@ -131,20 +131,16 @@ class Waiters:
             found.polls = polls
         if polls and not was_polling:
             self._hub.wake_log(incarnation)  # No message wakes those that wait for one.
-        self._forget_lapsed()
+        with self._lock:
+            lapsed = [name for name, each in self._registrations.items() if 0 < each.until_ms <= now_ms]
+            for name in lapsed:
+                del self._registrations[name]
         return polls
 
     def _may_poll(self, found: _Registration, incarnation: str, now_ms: int) -> bool:
         if now_ms >= found.many_until_ms and has_many_waiters(self._table, incarnation, now_ms, MOST_POLLING):
             found.many_until_ms = now_ms + RENEW_MS
         return now_ms >= found.many_until_ms
-
-    def _forget_lapsed(self) -> None:
-        now_ms = self._clock_ms()
-        with self._lock:
-            lapsed = [name for name, each in self._registrations.items() if 0 < each.until_ms <= now_ms]
-            for name in lapsed:
-                del self._registrations[name]
 
     def withdraw(self) -> None:
         """Remove all registrations, because the process ends."""
