@@ -166,12 +166,8 @@ class OwnQueue:
     """The queue of this process."""
 
     url: str
+    #: The end of the queue's first second.
     settled_at: float
-
-    @property
-    def settling_seconds(self) -> float:
-        """The rest of the queue's first second."""
-        return max(0.0, self.settled_at - time.monotonic())
 
 
 class Receiver:
@@ -261,7 +257,7 @@ class Receiver:
         """Receive once. Raises QueueGone if the queue was removed; the waiting requests then register with a
         new queue and read the log."""
         queue = self.queue()
-        time.sleep(queue.settling_seconds)
+        time.sleep(max(0.0, queue.settled_at - time.monotonic()))
         self._late_after_ms = self._clock_ms() + seconds * 1000 + _LATE_MS
         try:
             return self._queues.receive(queue.url, seconds)
@@ -321,7 +317,7 @@ class WakeByQueue:
         if self._waiters.ensure(incarnation, queue.url, offset):
             # All readers of the process poll at the same times, and so share the polls.
             return 1.5 * POLL_SECONDS - (time.monotonic() + 0.5 * POLL_SECONDS) % POLL_SECONDS
-        return NEW_QUEUE_SECONDS if queue.settling_seconds else self._read_seconds
+        return NEW_QUEUE_SECONDS if queue.settled_at > time.monotonic() else self._read_seconds
 
     def close(self) -> None:
         """Remove queue and registrations. A registration that cannot be removed lapses."""
