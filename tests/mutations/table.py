@@ -101,7 +101,7 @@ a reader registers after it has read
             wake.ensure_registered(place.record.incarnation, place.page.start) if wake else 0.0))
 a process that begins to poll waits for messages
     wake.queue:Waiters.ensure caught by wake/test_interleavings_of_the_code.py
-    self._forget_lapsed() => self._forget_lapsed(); return False
+    lapsed = [name for => return False; lapsed = [name for
 a process that no longer polls still gets no messages
     wake.queue:Waiters.ensure caught by wake/test_interleavings_of_the_code.py
     found.until_ms, polls=polls) => found.until_ms, polls=bool(polls or was_polling))
