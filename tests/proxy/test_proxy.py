@@ -243,7 +243,7 @@ def holders(size: int) -> list[str]:
     return [
         repr(each)[:200]
         for each in found
-        if any(isinstance(held, bytes) and len(held) == size for held in gc.get_referents(each))
+        if any(type(held) is bytes and len(held) == size for held in gc.get_referents(each))
     ]
 
 

@@ -20,6 +20,7 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.settings import MIN_SECRET_BYTES, Settings
 
 if TYPE_CHECKING:
+    from tidemark.log.schema import IssuedToken
     from tidemark.log.table import Table
 
 _PLACES: Final = {
@@ -109,18 +110,23 @@ def load_secret(name: str | None) -> str:
     raise click.UsageError(f"{text} --secret-name or --stack")
 
 
+def listed_in(table: Table, pk: str) -> dict[str, IssuedToken]:
+    from tidemark.http.security.keys import tokens_in
+
+    return {each.id: each for each in tokens_in(table, pk)}
+
+
 @token.command("list")
 @_AT_A_PLACE
 @PRINTS_JSON
 @click.option("--subject", default="", help="Only tokens whose subject begins with this.")
 def list_tokens(subject: str) -> None:
     """List the tokens that have not expired, and the ids that are revoked."""
-    from tidemark.http.security.keys import tokens_in
     from tidemark.log.schema import REVOKED_PK, TOKENS_PK
 
     with opened_table(place()) as table:
-        revoked = {each.id: each for each in tokens_in(table, REVOKED_PK)}
-        known = revoked | {each.id: each for each in tokens_in(table, TOKENS_PK)}
+        revoked = listed_in(table, REVOKED_PK)
+        known = revoked | listed_in(table, TOKENS_PK)
     rows = [
         each._asdict() | {"revoked": each.id in revoked}
         for each in sorted(known.values(), key=lambda each: each.expires_at_ms)
@@ -141,11 +147,10 @@ def list_tokens(subject: str) -> None:
 @click.option("--hours", type=_HOURS, help="Of a token that is not in the list: its longest lifetime.")
 def revoke(token_id: str, hours: float | None) -> None:
     """Refuse a token from now on, by its id in the list or its claim jti."""
-    from tidemark.http.security.keys import tokens_in
     from tidemark.log.schema import REVOKED_PK, TOKENS_PK, IssuedToken, encode_token
 
     with opened_table(place()) as table:
-        listed = {each.id: each for each in tokens_in(table, TOKENS_PK)}
+        listed = listed_in(table, TOKENS_PK)
         if token_id not in listed and hours is None:
             raise click.UsageError(f"{token_id} is not in the list: give --hours, its longest lifetime")
         expires_at_ms = int(1000 * (time.time() + 3600 * (hours or 0)))

@@ -20,15 +20,8 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from tidemark.outbound.request import RequestBody
+from tidemark.protocol import errors
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.errors import (
-    AppendAfterClose,
-    BucketExists,
-    BucketNotFound,
-    Conflict,
-    SequenceRegression,
-    StreamNotFound,
-)
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import DEFAULT, JSON, ContentType, render_body
 from tidemark.protocol.offset import EARLIEST, ReadFrom
@@ -118,8 +111,8 @@ def _create(stores: Stores, key: StreamKey, request: CreateRequest) -> Created:
     """Create a stream, and its bucket with the first one."""
     try:
         return create(stores, key, request)
-    except BucketNotFound:
-        with suppress(BucketExists):
+    except errors.BucketNotFound:
+        with suppress(errors.BucketExists):
             create_bucket(stores, key.bucket)
         return create(stores, key, request)
 
@@ -140,7 +133,7 @@ class Calls:
         request = CreateRequest(_JSON, _EXPIRY, closed=False, body=entry)
         try:
             created = await self._run(_create, call_key(call_id), request)
-        except Conflict:  # The call has ended, so its stream is closed.
+        except errors.Conflict:  # The call has ended, so its stream is closed.
             return None
         return created.head.record.incarnation if created.is_new else None
 
@@ -165,14 +158,14 @@ class Calls:
         request = AppendRequest(content_type, body, close, stream_seq=once, incarnation=incarnation)
         try:
             await self.append(call_key(call_id), request)
-        except (AppendAfterClose, SequenceRegression):
+        except (errors.AppendAfterClose, errors.SequenceRegression):
             return False
         return True
 
     async def take(self, request: UpstreamRequest) -> bool:
         """Returns whether the call is now this process's. A call is taken once, because its answer is paid
         for."""
-        with suppress(StreamNotFound):
+        with suppress(errors.StreamNotFound):
             lease_ms = self._lease_ms()
             return await self.append_entry(
                 request.call_id, request.incarnation, once="taken", lease_ms=lease_ms
@@ -197,7 +190,7 @@ class Calls:
             key, most = call_key(call_id), min(left, WAIT_SECONDS)
             reading = await read_or_wait(self.process, key, read_from, None, most)
             if incarnation not in {None, reading.record.incarnation}:
-                raise StreamNotFound
+                raise errors.StreamNotFound
             entries, read_from = entries + reading.data, reading.page.end
             call = parse_call(render_body(_JSON, entries), has_ended=reading.page.closed)
             if is_enough(call) or call.has_ended:
@@ -210,9 +203,9 @@ class Calls:
         key, creation = answer_key(request.call_id), CreateRequest(BYTES, _EXPIRY, closed=False)
         head = (await self._run(_create, key, creation)).head
         if head.tail.offset:
-            raise Conflict("The stream of the answer has data of an earlier call")
+            raise errors.Conflict("The stream of the answer has data of an earlier call")
         if not await self.append_entry(request.call_id, request.incarnation, content_type=content_type):
-            raise StreamNotFound
+            raise errors.StreamNotFound
         return head.record.incarnation
 
     async def end_if_lost(self, call_id: str, call: UpstreamCall) -> UpstreamCall:
@@ -226,11 +219,11 @@ class Calls:
         none if the answer's producer has closed it, else LOST."""
         if error is None:
             error = LOST
-            with suppress(StreamNotFound):
+            with suppress(errors.StreamNotFound):
                 if (await self._run(load_head, answer_key(call_id))).tail.closed_by:
                     error = ""
             await self.append_entry(call_id, error=error)
-        with suppress(AppendAfterClose, StreamNotFound):
+        with suppress(errors.AppendAfterClose, errors.StreamNotFound):
             await self.append(answer_key(call_id), AppendRequest(None, b"", close=True))
         await self.append_entry(call_id, close=True)
         return error
@@ -239,7 +232,7 @@ class Calls:
         """Remove the answer, then the call, as far as they exist. A request that finds the call in between
         belongs before the removal. The process that pipes is woken, and stops."""
         for key in (answer_key(call_id), call_key(call_id)):
-            with suppress(StreamNotFound):
+            with suppress(errors.StreamNotFound):
                 await self._run(delete, key)
             self.process.wake.hub.wake(key)
 

@@ -22,19 +22,12 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from tidemark.spark import progress
 from tidemark.spark.lake import LakeTable, reaches_in
 from tidemark.spark.lake_files import read_files
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import JSON_COLUMNS, WHERE_OPTIONS, ReadOptions, parse_read_options
-from tidemark.spark.progress import (
-    Offset,
-    Positions,
-    Progress,
-    decode_offset,
-    encode_offset,
-    hadoop_path,
-    last_planned,
-)
+from tidemark.spark.progress import Offset, Positions, Progress, decode_offset, encode_offset
 from tidemark.spark.queries import load_heads, require_all
 from tidemark.spark.reach import Reach
 from tidemark.spark.readers import connect
@@ -269,7 +262,7 @@ def stream_whole(
     note, written = (_Note(spark, f"{checkpoint}/tidemark-lake", name) for name in ("begin", "written"))
     begin = note.load()
     if begin is None:
-        if last_planned(spark, checkpoint) >= 0:
+        if progress.last_planned(spark, checkpoint) >= 0:
             raise InvalidOptions([f"{checkpoint} is of a query that did not begin with the lake"])
         begin = _encode(read.plan(deleted=deleted), snapshot_of(read.table))
         note.save(begin)
@@ -313,7 +306,7 @@ class _Note:
 
     def __init__(self, spark: Any, directory: str, name: str) -> None:
         self._jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to Hadoop
-        self._path, self._files = hadoop_path(spark, f"{directory}/{name}.json")
+        self._path, self._files = progress.hadoop_path(spark, f"{directory}/{name}.json")
 
     def load(self) -> Any:
         if not self._files.exists(self._path):
