@@ -130,9 +130,7 @@ class DynamoDBProtocol:
         if not 0 < len(requests) <= tables.MAX_DELETES:
             raise _invalid("Too many items requested for the BatchWriteItem call")
         kinds = [next(iter(request.items())) for request in requests]
-        for kind, asked in kinds:
-            if kind == "PutRequest":
-                self.table.put(_item(asked["Item"]))
+        self.table.transact([tables.Write(_item(put["Item"])) for kind, put in kinds if kind == "PutRequest"])
         self.table.delete_many([_key(asked["Key"]) for kind, asked in kinds if kind == "DeleteRequest"])
         return {"UnprocessedItems": {}}
 

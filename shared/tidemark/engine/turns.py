@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -28,19 +29,17 @@ _LOOK_SECONDS: Final = 0.5
 _log: Final = logging.getLogger("tidemark")
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One call of a turn, and its outcome. Only the loop's thread may use `answer`."""
 
-    __slots__ = ("answer", "failure", "has_written", "is_lost", "make", "result")
-
-    def __init__(self, make: Callable[[], Any], answer: asyncio.Future[Any]) -> None:
-        self.make = make
-        self.answer = answer
-        self.result: Any = None
-        self.failure: BaseException | None = None
-        self.has_written = False
-        #: Whether writes that it made, or may have read, were rolled back while it was running.
-        self.is_lost = False
+    make: Callable[[], Any]
+    answer: asyncio.Future[Any]
+    result: Any = None
+    failure: BaseException | None = None
+    has_written: bool = False
+    #: Whether writes that it made, or may have read, were rolled back while it was running.
+    is_lost: bool = False
 
     def settle(self) -> None:
         if self.failure is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from tidemark.log import schema
@@ -26,21 +27,19 @@ _IF_THERE: Final = tables.Present(schema.STREAM_COUNT)
 _NEXT: Final = "\x00"
 
 
+@dataclass(eq=False)
 class DatedTooEarly(Exception):
     """The change must be dated after `changed_ms`, the last change of the bucket or end of a stream of this
     name."""
 
-    def __init__(self, changed_ms: int) -> None:
-        super().__init__(f"the last change was at {changed_ms}")
-        self.changed_ms = changed_ms
+    changed_ms: int
 
 
+@dataclass(eq=False)
 class BucketHasDefaults(Exception):
     """The bucket has settings that the new stream lacks and must take over."""
 
-    def __init__(self, bucket: BucketRecord) -> None:
-        super().__init__("the bucket has settings for its streams")
-        self.bucket = bucket
+    bucket: BucketRecord
 
 
 def create_bucket(table: tables.Table, record: BucketRecord) -> None:

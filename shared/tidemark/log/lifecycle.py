@@ -105,12 +105,11 @@ def remove_released(record: StreamRecord, now_ms: int) -> tables.Write:
     return tables.Write(end_mark(record, now_ms), condition=is_left)
 
 
+@dataclass(eq=False)
 class StreamExists(Exception):
     """Another stream has this name already."""
 
-    def __init__(self, existing: StreamRecord) -> None:
-        super().__init__("stream exists")
-        self.existing = existing
+    existing: StreamRecord
 
 
 class StreamChanged(Exception):

@@ -95,13 +95,12 @@ def _decode_block(block: UnreadBlock, stored: bytes) -> Batch:
     )
 
 
+@dataclass(eq=False)
 class PackRefused(Exception):
     """The pack was refused: another janitor has packed here, the stream has ended, or its retained offset has
     risen. `maybe_landed` as in ConditionFailed."""
 
-    def __init__(self, *, maybe_landed: bool) -> None:
-        super().__init__("the pack was refused")
-        self.maybe_landed = maybe_landed
+    maybe_landed: bool
 
 
 def cut_front(batch: Batch, begin: int) -> Batch:

@@ -306,10 +306,6 @@ class StreamRecord:
         """The offset at which the stream's own log begins."""
         return self.lineage[-1].end if self.lineage else 0
 
-    def owns(self, blob: str) -> bool:
-        """Whether a snapshot's blob belongs to this stream and was not inherited by a fork."""
-        return f"/{self.incarnation}/" in blob
-
     def shows(self, blob: str) -> bool:
         return self.snapshot is not None and self.snapshot.blob == blob
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tidemark.log import schema
 from tidemark.log import table as tables
@@ -14,12 +15,11 @@ from tidemark.protocol.errors import UploadNotFound
 from tidemark.protocol.offset import render_offset
 
 
+@dataclass(eq=False)
 class RetainedMoved(Exception):
     """Another process trimmed or ended the stream or published a snapshot; `latest` is the current record."""
 
-    def __init__(self, latest: StreamRecord | None) -> None:
-        super().__init__("the retained offset has moved")
-        self.latest = latest
+    latest: StreamRecord | None
 
 
 def commit_retained(table: tables.Table, record: StreamRecord, trim: Due) -> None:

@@ -267,9 +267,6 @@ class StreamRivals:
     lost_ms: int = 0
     throttled_ms: int = 0
 
-    def was_throttled_in(self, last_ms: int, now_ms: int) -> bool:
-        return now_ms - self.throttled_ms < last_ms
-
     def was_in(self, last_ms: int, now_ms: int) -> bool:
         return now_ms - self.lost_ms < last_ms
 

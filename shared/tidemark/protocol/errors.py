@@ -408,26 +408,27 @@ class UnsupportedEncoding(ProtocolError):
         )
 
 
-class Busy(ProtocolError):
-    """Storage throttles, or too many writers race for one stream: retry later."""
+class TryAgain(ProtocolError):
+    """Nothing was done, and a retry may succeed. `what` describes the cause."""
 
     status = 429
+    what = "Too many requests"
 
-    def __init__(self, retry_after_seconds: int = 1) -> None:
+    def __init__(self, wait_seconds: float = 1, what: str | None = None) -> None:
+        retry_after = max(1, math.ceil(wait_seconds))
         super().__init__(
-            f"Too many requests for this stream; try again in {retry_after_seconds} s",
-            {"Retry-After": str(retry_after_seconds)},
+            f"{what or self.what}; try again in {retry_after} s", {"Retry-After": str(retry_after)}
         )
 
 
-class RateLimitExceeded(ProtocolError):
-    """A limit of this server: `REQUESTS_PER_SECOND`, or the limit of large bodies. Nothing was done."""
+class Busy(TryAgain):
+    """Storage throttles, or too many writers race for one stream."""
 
-    status = 429
+    what = "Too many requests for this stream"
 
-    def __init__(self, wait_seconds: float, what: str = "Too many requests") -> None:
-        retry_after = max(1, math.ceil(wait_seconds))
-        super().__init__(f"{what}; try again in {retry_after} s", {"Retry-After": str(retry_after)})
+
+class RateLimitExceeded(TryAgain):
+    """A limit of this server: `REQUESTS_PER_SECOND`, or the limit of large bodies."""
 
 
 class OutcomeUnknown(ProtocolError):
@@ -467,16 +468,11 @@ class Damaged(ProtocolError):
     headers = _IN_FIVE_SECONDS
 
 
-class StorageSilent(ProtocolError):
+class StorageSilent(TryAgain):
     """Storage has stopped answering, so the request was not sent there (`aws/retry.py`)."""
 
     status = 503
-
-    def __init__(self, retry_after_seconds: int = 1) -> None:
-        super().__init__(
-            f"Storage does not answer; nothing was written; try again in {retry_after_seconds} s",
-            {"Retry-After": str(retry_after_seconds)},
-        )
+    what = "Storage does not answer; nothing was written"
 
 
 class EdgeTooNew(ProtocolError):

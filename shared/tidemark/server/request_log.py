@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 import traceback
+from dataclasses import dataclass, field
 from typing import Final, TextIO
 
 from tidemark.observability.metrics import overtook
@@ -23,19 +24,17 @@ ERROR_BYTES: Final = 4096
 CLIENT_LEFT: Final = 499
 
 
+@dataclass(slots=True)
 class LoggedRequest:
     """The fields of a request's log line, collected from the messages of its response."""
 
-    __slots__ = ("error", "offset", "overtook", "received", "sent", "started_at", "status")
-
-    def __init__(self) -> None:
-        self.started_at = time.perf_counter()
-        self.status = 0
-        self.received = 0
-        self.sent = 0
-        self.offset = b""
-        self.overtook = False
-        self.error = b""
+    started_at: float = field(default_factory=time.perf_counter)
+    status: int = 0
+    received: int = 0
+    sent: int = 0
+    offset: bytes = b""
+    overtook: bool = False
+    error: bytes = b""
 
     def watch(self, message: Message) -> None:
         if message["type"] == "http.response.start":

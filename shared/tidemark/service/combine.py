@@ -230,7 +230,7 @@ class _Combining:
     def _check_room(self) -> None:
         """Raises Busy before anything is written if the stream has too many writers."""
         met = self._stores.rivals.on(self._record.incarnation)
-        is_throttled = met.was_throttled_in(THROTTLED_MS, self._stores.clock_ms())
+        is_throttled = self._stores.clock_ms() - met.throttled_ms < THROTTLED_MS
         if combining.is_refused(self._head.chain_end, random.random(), is_throttled=is_throttled):
             raise errors.Busy
 

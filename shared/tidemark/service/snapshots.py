@@ -169,7 +169,9 @@ def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Du
     mark = snapshot.blob.rpartition("/")[2]
     for tries in range(_MAX_TRIES):
         before, due_ms = record.snapshot, stores.clock_ms() + RECLAIM_AFTER_MS
-        superseded = before.blob if before is not None and record.owns(before.blob) else None
+        superseded = None
+        if before is not None and f"/{record.incarnation}/" in before.blob:  # Not inherited by a fork.
+            superseded = before.blob
         trim = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, snapshot.offset, superseded)
         try:
             return commit_snapshot(stores.table, record, snapshot, trim, upload)

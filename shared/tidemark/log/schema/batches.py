@@ -11,7 +11,7 @@ from typing import Final
 import orjson
 
 from tidemark.log.combining import MAIL_ID_BYTES, Mailed
-from tidemark.log.pack_format import RAW, CorruptPack, PackIndex, decode_index, fast_zlib
+from tidemark.log.pack_format import RAW, CorruptPack, decode_index, fast_zlib
 from tidemark.log.records import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
 from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key, number
 from tidemark.protocol.errors import Damaged
@@ -291,7 +291,8 @@ def decode_entry(item: Item) -> Entry:
             checksums=checksums,
         )
     except (IndexError, KeyError, TypeError, ValueError) as fault:
-        _log.error("a batch is damaged: %s at %s: %r", *_place(item), fault)
+        kind = "pack" if PACK_INDEX in item else "batch"
+        _log.error("a %s is damaged: %s at %s: %r", kind, *_place(item), fault)
         raise Damaged from fault
 
 
@@ -299,22 +300,13 @@ def _decode_pack(item: Item, start: int, end: int) -> Pack:
     checksums = UNKNOWN_CHECKSUMS
     if CHECKSUMS in item:
         checksums = decode_checksums(a2b_base64(item[CHECKSUMS]["B"]))
-    index, blob = _decode_index(item, start, end), item[BLOB]["S"] if BLOB in item else None
-    compacted = number(item, PACK_COMPACTED) or 0
+    index = decode_index(a2b_base64(item[PACK_INDEX]["B"]))
+    if (index.start, index.end) != (start, end):
+        raise CorruptPack(f"the index is of {index.start} to {index.end}")
+    blob, compacted = item[BLOB]["S"] if BLOB in item else None, number(item, PACK_COMPACTED) or 0
     return Pack(
         start, Tail(end), item[APPEND_ID]["S"], int(item[TIME_MS]["N"]), blob, index, checksums, compacted
     )
-
-
-def _decode_index(item: Item, start: int, end: int) -> PackIndex:
-    try:
-        index = decode_index(a2b_base64(item[PACK_INDEX]["B"]))
-        if (index.start, index.end) != (start, end):
-            raise CorruptPack(f"the index is of {index.start} to {index.end}")
-    except ValueError as fault:
-        _log.error("a pack is damaged: %s at %s: %s", *_place(item), fault)
-        raise Damaged from fault
-    return index
 
 
 def decode_state(item: Item) -> Entry:
