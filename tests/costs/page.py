@@ -32,7 +32,7 @@ from tidemark.service.buckets import create_bucket
 from tidemark.service.catalog import list_streams
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.start_point import LastMessages, find_start, read_back
+from tidemark.service.start_point import find_start, read_back
 from tidemark.service.stores import Stores
 from tidemark.subscriptions.pending import remind
 from tidemark.wake import queue
@@ -135,7 +135,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         "Start point (`/v1/start`) of these",
-        lambda process, key: find_start(process.stores, key, LastMessages(50)),
+        lambda process, key: find_start(process.stores, key, 50),
         (json_event(240),) * 1000,
         warm=False,
     ),

@@ -35,7 +35,7 @@ from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
 from tidemark.service.snapshots import messages
-from tidemark.service.start_point import LastMessages, WrittenFrom, find_start, read_back
+from tidemark.service.start_point import find_start, read_back
 from tidemark.service.stores import Stores
 
 DAY_MS = 24 * HOUR_MS
@@ -303,7 +303,7 @@ def test_start_points_and_times_are_those_of_what_is_left() -> None:
     assert (list(messages(oldest)), oldest.page.compacted) == (left[:2], True), "its entity tag depends on it"
     written = {change.end: change.time_ms for change in rows.log}
     for count in range(1, len(left), 5):
-        found = find_start(stores, scene.KEY, LastMessages(count))
+        found = find_start(stores, scene.KEY, count)
         assert found.messages == count or not found.complete
         last = found.messages or 0
         assert rows.found(found.offset) == left[-last:]
@@ -318,7 +318,7 @@ def test_start_points_and_times_are_those_of_what_is_left() -> None:
         is_whole = sum(times.sizes) == times.end - times.start
         assert times.message_ends == (None if is_whole else ends)
     for change in rows.log[::20]:
-        behind = rows.found(find_start(stores, scene.KEY, WrittenFrom(change.time_ms)).offset)
+        behind = rows.found(find_start(stores, scene.KEY, None, change.time_ms).offset)
         assert {end for end, _ in behind} >= {end for end, _ in left if written[end] >= change.time_ms}
 
 

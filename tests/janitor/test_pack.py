@@ -29,7 +29,7 @@ from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.snapshots import PublishRequest, bootstrap, check_snapshot_offset, publish_snapshot
-from tidemark.service.start_point import LastMessages, find_start, read_back
+from tidemark.service.start_point import find_start, read_back
 from tidemark.service.stores import Stores
 
 # --- the same answers at every stage ------------------------------------------------------------
@@ -73,7 +73,7 @@ def forks(scene: Scene, stores: Stores) -> Iterator[object]:
 
 def last_messages(scene: Scene, stores: Stores) -> Iterator[object]:
     for last in range(1, len(scene.ends), 3):
-        found = find_start(stores, KEY, LastMessages(last))
+        found = find_start(stores, KEY, last)
         assert (found.offset, found.messages, found.complete) == (scene.ends[-1 - last], last, True)
         yield found.offset
 

@@ -19,7 +19,7 @@ from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.read import read
 from tidemark.service.retention import trim_below
-from tidemark.service.start_point import LastMessages, WrittenFrom, find_start, read_back
+from tidemark.service.start_point import find_start, read_back
 
 
 def test_an_answer_covers_the_page_of_the_read_at_the_same_offset() -> None:
@@ -134,7 +134,7 @@ def test_where_messages_of_a_time_begin_misses_none(stage: str, monkeypatch: pyt
     for at_ms in sorted({ms + more for ms in scene.times.values() for more in (-1, 0, 1)}):
         exact = min((end for end, ms in scene.times.items() if ms >= at_ms), default=len(scene.data))
         begin = max(end for end in scene.ends if end < exact) if at_ms <= max(scene.times.values()) else exact
-        found = find_start(scene.process(), KEY, WrittenFrom(at_ms)).offset
+        found = find_start(scene.process(), KEY, None, at_ms).offset
         assert begin - slack <= found <= begin
         assert found in scene.ends
 
@@ -175,7 +175,7 @@ def test_counting_stops_before_it_reads_a_whole_packed_stream(monkeypatch: pytes
     monkeypatch.setattr(start_point, "MAX_QUERIES", 3)
     monkeypatch.setattr(catalog, "_COUNTING_CALLS", 3)
     scene = a_scene_at("packed", content_type=JSON)
-    found = find_start(scene.process(), KEY, LastMessages(100))
+    found = find_start(scene.process(), KEY, 100)
     assert not found.complete
     assert found.messages == len([end for end in scene.ends if end > found.offset])
     stats = load_stats(scene.process(), KEY)

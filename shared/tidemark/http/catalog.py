@@ -226,7 +226,7 @@ def render_stats(found: StreamStats, access: Access) -> Stats:
         tail_offset=render_offset(tail.offset),
         retained_offset=render_offset(record.retained),
         packed_offset=render_offset(record.packed) if record.packed else None,
-        bytes=found.retained_bytes,
+        bytes=tail.offset - record.retained,
         messages=MessageCount(count=found.messages, exact=found.messages_exact),
         producers=[
             ListedProducer(
@@ -335,7 +335,7 @@ async def start_point(
     ] = None,
 ) -> StartPointModel:
     """Find the offset at which the last messages begin, or the writes from a time on."""
-    found = await backend.call(find_start, key, parse_start_point(last, since))
+    found = await backend.call(find_start, key, *parse_start_point(last, since))
     return StartPointModel(
         offset=render_offset(found.offset), messages=found.messages, complete=found.complete
     )

@@ -131,10 +131,6 @@ class StreamStats:
     producers: tuple[ProducerState, ...]
     producers_complete: bool
 
-    @property
-    def retained_bytes(self) -> int:
-        return self.head.tail.offset - self.head.record.retained
-
 
 def load_stats(stores: Stores, key: StreamKey) -> StreamStats:
     """Load the stream's item, its last batch, the latest batches in a query or a few, and the producers that

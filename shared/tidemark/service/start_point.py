@@ -15,7 +15,7 @@ from typing import Final
 from tidemark.log.chain import MOST_BEHIND, cut_batch, spans_of
 from tidemark.log.packs import Piece, blocks_of
 from tidemark.log.read import PAGE_BYTES, Page, load_batch_at
-from tidemark.log.records import Batch, Entry, Pack, Tombstone, UnreadBlock
+from tidemark.log.records import Batch, Entry, Pack, UnreadBlock
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_entry
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.caching import is_of_another
@@ -33,28 +33,13 @@ _INSTANT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LastMessages:
-    """The offset before the last `count` messages."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFrom:
-    """The offset of the first batch that was written at or after the instant."""
-
-    at_ms: int
-
-
-def parse_start_point(last: int | None, written_from: str | None) -> LastMessages | WrittenFrom:
-    """Parse `last` or `from`: exactly one must be given. Raises Malformed."""
+def parse_start_point(last: int | None, written_from: str | None) -> tuple[int | None, int]:
+    """Parse `last`, or `from` into Unix ms: exactly one must be given. Raises Malformed."""
     if (last is None) == (written_from is None):
         raise Malformed("Give last (a number of messages) or from (an RFC 3339 time), and not both")
-    if last is not None:
-        return LastMessages(parse_last(str(last)))
-    assert written_from is not None, "one of the two is given"
-    return WrittenFrom(_parse_instant_ms(written_from))
+    if written_from is not None:
+        return None, _parse_instant_ms(written_from)
+    return parse_last(str(last)), 0
 
 
 def parse_last(text: str) -> int:
@@ -90,13 +75,13 @@ class StartPoint:
     complete: bool = True
 
 
-def find_start(stores: Stores, key: StreamKey, asked: LastMessages | WrittenFrom) -> StartPoint:
-    """Raises StreamNotFound, SoftDeleted."""
+def find_start(stores: Stores, key: StreamKey, last: int | None, at_ms: int = 0) -> StartPoint:
+    """Find the start of the last messages, or of the first batch that was written at or after the instant.
+    Raises StreamNotFound, SoftDeleted."""
     head = load_head(stores, key)
-    if isinstance(asked, LastMessages):
-        batches = batches_back(stores, head, asked.count)
-        return count_back(head, batches, asked.count, head.tail.offset)
-    return StartPoint(first_written_from(stores, head, asked.at_ms))
+    if last is not None:
+        return count_back(head, batches_back(stores, head, last), last, head.tail.offset)
+    return StartPoint(first_written_from(stores, head, at_ms))
 
 
 def read_back(
@@ -175,13 +160,9 @@ def batches_backward(
 
 
 def _pieces_back(entry: Entry) -> Sequence[Piece]:
-    match entry:
-        case Batch():
-            return [entry]
-        case Pack():
-            return list(blocks_of(entry, entry.start))[::-1]
-        case Tombstone():
-            return []
+    if isinstance(entry, Pack):
+        return list(blocks_of(entry, entry.start))[::-1]
+    return [entry] if isinstance(entry, Batch) else []
 
 
 def count_back(
