@@ -66,7 +66,7 @@ def test_a_profiles_credentials_and_region_are_found(environment: pytest.MonkeyP
     account = Account()
     assert triple(account._credentials())[0] == "of the profile"
     assert account.region == "eu-north-1"
-    assert account.dynamodb().endpoint == "https://dynamodb.eu-north-1.amazonaws.com"
+    assert account.service("dynamodb").endpoint == "https://dynamodb.eu-north-1.amazonaws.com"
 
 
 def write_profile(directory: Path) -> None:
@@ -101,7 +101,10 @@ def test_the_endpoint_in_every_region_is_that_of_botocore(service: str) -> None:
 
 def test_an_endpoint_in_the_environment_wins_over_that_of_the_region(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", "http://both:1/")
-    assert Account().s3().endpoint == "http://both:1"
+    assert Account().service("s3").endpoint == "http://both:1"
     environment.setenv("AWS_ENDPOINT_URL_S3", "http://s3:2")
-    assert (Account().s3().endpoint, Account().dynamodb().endpoint) == ("http://s3:2", "http://both:1")
-    assert Account().s3("http://named:3").endpoint == "http://named:3"
+    assert (Account().service("s3").endpoint, Account().service("dynamodb").endpoint) == (
+        "http://s3:2",
+        "http://both:1",
+    )
+    assert Account().service("s3", "http://named:3").endpoint == "http://named:3"

@@ -13,7 +13,7 @@ from botocore.awsrequest import AWSRequest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tidemark.aws.http import AwsRequest, EnvironmentCredentials, Service
+from tidemark.aws.http import AwsRequest, Credentials, Service
 
 SIGNERS = {"dynamodb": SigV4Auth, "execute-api": SigV4Auth, "s3": S3SigV4Auth}
 ENDPOINTS = [
@@ -33,7 +33,7 @@ NAMES = st.text(string.ascii_letters + string.digits + "-_", min_size=1, max_siz
 )
 VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=40)
 SECRETS = st.text(string.ascii_letters + string.digits + "+/", min_size=1, max_size=60)
-CREDENTIALS = st.builds(EnvironmentCredentials, SECRETS, SECRETS, st.none() | st.just("") | SECRETS)
+CREDENTIALS = st.builds(Credentials, SECRETS, SECRETS, st.none() | st.just("") | SECRETS)
 TIMES = st.datetimes(dt.datetime(2000, 1, 1), dt.datetime(2100, 1, 1))  # noqa: DTZ001 - as botocore has it
 CONNECTIONS = st.text(string.ascii_letters + string.digits + "-_+/=", min_size=1, max_size=20)
 KEYS = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -84,7 +84,7 @@ def test_every_request_is_signed_as_botocore_signs_it(
     asked: tuple[str, AwsRequest],
     region: str,
     endpoint: str,
-    credentials: EnvironmentCredentials,
+    credentials: Credentials,
     at: dt.datetime,
 ) -> None:
     name, request = asked
@@ -93,7 +93,7 @@ def test_every_request_is_signed_as_botocore_signs_it(
 
 
 @given(st.lists(st.tuples(CREDENTIALS, TIMES), min_size=2, max_size=6))
-def test_the_cached_key_is_of_a_day_and_user(turns: list[tuple[EnvironmentCredentials, dt.datetime]]) -> None:
+def test_the_cached_key_is_of_a_day_and_user(turns: list[tuple[Credentials, dt.datetime]]) -> None:
     """A process may run past midnight, and get new credentials."""
     request = AwsRequest("POST", "/", {"X-Amz-Target": "DynamoDB_20120810.PutItem"}, b"{}")
     endpoint, current = ENDPOINTS[0], turns[0][0]
@@ -105,7 +105,7 @@ def test_the_cached_key_is_of_a_day_and_user(turns: list[tuple[EnvironmentCreden
 
 
 def test_the_signing_key_is_derived_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = Service("s3", "eu-central-1", ENDPOINTS[0], lambda: EnvironmentCredentials("a", "b", None))
+    service = Service("s3", "eu-central-1", ENDPOINTS[0], lambda: Credentials("a", "b", None))
     digests = mock.Mock(wraps=hmac.digest)
     monkeypatch.setattr("tidemark.aws.http.hmac.digest", digests)
     morning = dt.datetime(2026, 1, 2, 0, 0, 1)  # noqa: DTZ001

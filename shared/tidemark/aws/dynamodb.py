@@ -190,4 +190,4 @@ def connect_dynamodb(
     account: Account, http: Callable[[Service, float], Http] = BlockingHttp, endpoint: str | None = None
 ) -> DynamoDB:
     """Connect to `endpoint`, or to the same endpoint as boto3."""
-    return DynamoDB(partial(_send, http(account.dynamodb(endpoint), _ANSWER_SECONDS)))
+    return DynamoDB(partial(_send, http(account.service("dynamodb", endpoint), _ANSWER_SECONDS)))

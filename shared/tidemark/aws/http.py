@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import urllib3
@@ -39,16 +39,12 @@ class AwsRequest:
     body: bytes = b""
 
 
-class Credentials(Protocol):
-    @property
-    def access_key(self) -> str: ...
+class Credentials(NamedTuple):
+    """The credentials of botocore or of the environment. A user's own key has no session `token`."""
 
-    @property
-    def secret_key(self) -> str: ...
-
-    @property
-    def token(self) -> str | None:
-        """The session token; None for a user's own key."""
+    access_key: str
+    secret_key: str
+    token: str | None
 
 
 class Service:
@@ -115,20 +111,14 @@ _DOMAINS: Final = (
 )
 
 
-class EnvironmentCredentials(NamedTuple):
-    access_key: str
-    secret_key: str
-    token: str | None
-
-
-def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | None:
+def credentials_in(environment: Mapping[str, str]) -> Credentials | None:
     """Return the credentials in the environment; None if they expire or are missing."""
     access_key = environment.get("AWS_ACCESS_KEY_ID")
     secret_key = environment.get("AWS_SECRET_ACCESS_KEY")
     if not access_key or not secret_key or environment.get("AWS_CREDENTIAL_EXPIRATION"):
         return None
     token = environment.get("AWS_SECURITY_TOKEN") or environment.get("AWS_SESSION_TOKEN")
-    return EnvironmentCredentials(access_key, secret_key, token or None)
+    return Credentials(access_key, secret_key, token or None)
 
 
 class Account:
@@ -147,15 +137,9 @@ class Account:
             raise OSError("No AWS credentials were found; set AWS_ACCESS_KEY_ID or a profile")
         self._credentials = found.get_frozen_credentials
 
-    def dynamodb(self, endpoint: str | None = None) -> Service:
-        return self._service("dynamodb", endpoint)
-
-    def s3(self, endpoint: str | None = None) -> Service:
-        return self._service("s3", endpoint)
-
     def sockets(self, endpoint: str) -> Service:
         """Return the service for the connections of a WebSocket API. Only the stack knows its endpoint."""
-        return self._service("execute-api", endpoint)
+        return self.service("execute-api", endpoint)
 
     def endpoint(self, name: str) -> str:
         """Return the endpoint of a service, given botocore's name for the service."""
@@ -174,7 +158,7 @@ class Account:
 
         return get_session()
 
-    def _service(self, name: str, endpoint: str | None) -> Service:
+    def service(self, name: str, endpoint: str | None = None) -> Service:
         return Service(name, self.region, endpoint or self.endpoint(name), self._credentials)
 
 

@@ -56,7 +56,6 @@ class Breaker:
             return is_probe
 
     def answered(self, now: float) -> None:
-        """Note that the service has answered an attempt."""
         self._answered_at = now
         if self._silent_tries:
             with self._lock:

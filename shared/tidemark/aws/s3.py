@@ -125,4 +125,4 @@ def connect_objects(
     endpoint: str | None = None,
 ) -> Objects:
     """Connect to `endpoint`, or to the same endpoint as boto3."""
-    return Objects(partial(_send, http(account.s3(endpoint), _ANSWER_SECONDS), bucket))
+    return Objects(partial(_send, http(account.service("s3", endpoint), _ANSWER_SECONDS), bucket))
