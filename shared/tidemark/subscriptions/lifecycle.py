@@ -24,24 +24,19 @@ from typing import Final, TypeVar
 from tidemark.log.buckets import list_records
 from tidemark.log.records import EndMark
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound, TooManySubscriptions
+from tidemark.protocol import errors
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.stores import Stores
 from tidemark.subscriptions import storage
 from tidemark.subscriptions.configuration import (
     SubscriptionConfiguration,
+    SubscriptionKind,
     follows,
     literal_prefix,
     matching_path,
 )
 from tidemark.subscriptions.pending import find_head, followed_streams
-from tidemark.subscriptions.records import (
-    RosterEntry,
-    StreamFollower,
-    StreamLink,
-    SubscriptionRecord,
-    encode_follower,
-)
+from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
 from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import SubscriptionChanged
 
@@ -63,7 +58,7 @@ def until_committed(stores: Stores, step: Callable[[], _T]) -> _T:
             return step()
         except SubscriptionChanged:
             stores.pause(tries)
-    raise Busy
+    raise errors.Busy
 
 
 def subscribe(
@@ -91,11 +86,11 @@ def subscribe(
         if isinstance(there, EndMark):
             created_ms = there.ended_ms + 1
         elif there.configuration != configuration:
-            raise SubscriptionExists
+            raise errors.SubscriptionExists
         else:
             activate(stores, there)
             return there.incarnation == record.incarnation
-    raise Busy
+    raise errors.Busy
 
 
 def _check_limits(stores: Stores, name: str, asked: SubscriptionConfiguration, prefix: str = "") -> None:
@@ -105,7 +100,7 @@ def _check_limits(stores: Stores, name: str, asked: SubscriptionConfiguration, p
     roster = storage.load_roster(stores.table)
     count = sum(entry.subscription_id.startswith(prefix) for entry in roster)
     if prefix and count >= MAX_OF_A_PREFIX:
-        raise TooManySubscriptions(f"have an id that begins with {prefix!r}", count, MAX_OF_A_PREFIX)
+        raise errors.TooManySubscriptions(f"have an id that begins with {prefix!r}", count, MAX_OF_A_PREFIX)
     if len(roster) < MAX_OF_A_STREAM:
         return
     paths = list(asked.streams)
@@ -120,7 +115,7 @@ def _check_limits(stores: Stores, name: str, asked: SubscriptionConfiguration, p
         found = {each.subscription_id for each in roster if follows(each.pattern, each.wake_stream, path)}
         found |= {follower.subscription_id for follower in storage.load_followers(stores.table, path)}
         if name not in found and len(found) >= MAX_OF_A_STREAM:
-            raise TooManySubscriptions(f"follow the stream {path!r}", len(found), MAX_OF_A_STREAM)
+            raise errors.TooManySubscriptions(f"follow the stream {path!r}", len(found), MAX_OF_A_STREAM)
 
 
 def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
@@ -147,7 +142,7 @@ def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
             )
         latest = storage.reload_subscription(stores.table, record)
     if latest is None:
-        raise SubscriptionNotFound
+        raise errors.SubscriptionNotFound
     return latest
 
 
@@ -177,7 +172,7 @@ def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[st
         is_new = record.active and record.configuration.follows(path)
 
         def settle() -> StreamLink:
-            stores.table.put(encode_follower(follower))
+            storage.put_follower(stores.table, follower)
             head = None if is_new else find_head(stores, path)
             return _link(record.incarnation, path, head, explicit=True)
 
@@ -196,11 +191,15 @@ def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[st
     stores.concurrency.each(name, paths)
 
 
-def require_subscription(stores: Stores, subscription_id: str) -> SubscriptionRecord:
-    """Raises SubscriptionNotFound."""
+def require_subscription(
+    stores: Stores, subscription_id: str, kind: SubscriptionKind | None = None
+) -> SubscriptionRecord:
+    """Raises SubscriptionNotFound, and InvalidSubscription for one of another kind."""
     record = storage.load_subscription(stores.table, subscription_id)
     if record is None:
-        raise SubscriptionNotFound
+        raise errors.SubscriptionNotFound
+    if kind is not None and record.configuration.kind is not kind:
+        raise errors.InvalidSubscription(f"This is not a {kind.value} subscription")
     return record
 
 

@@ -148,6 +148,10 @@ def load_followers(table: tables.Table, stream_id: str) -> list[records.StreamFo
     return [records.decode_follower(item) for item in _pages(table, records.FOLLOWERS + stream_id)]
 
 
+def put_follower(table: tables.Table, follower: records.StreamFollower) -> None:
+    table.put(records.encode_follower(follower))
+
+
 def remove_follower(table: tables.Table, follower: records.StreamFollower) -> None:
     table.delete(records.follower_key(follower))
 

@@ -18,7 +18,7 @@ from typing import Final
 import jwt
 
 from tidemark.log.table import Write
-from tidemark.protocol.errors import DeliveryTokenInvalid, InvalidAck, InvalidSubscription, NoPendingWork
+from tidemark.protocol.errors import DeliveryTokenInvalid, InvalidAck, NoPendingWork
 from tidemark.service.stores import Stores
 from tidemark.subscriptions import pending, state, storage
 from tidemark.subscriptions.configuration import SubscriptionKind
@@ -94,7 +94,7 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
     """
 
     def step() -> Claimed:
-        record = activate(stores, _require_kind(stores, subscription_id, SubscriptionKind.PULL_WAKE))
+        record = activate(stores, require_subscription(stores, subscription_id, SubscriptionKind.PULL_WAKE))
         now_ms = stores.clock_ms()
         state.check_unclaimed(record.delivery, now_ms)
         if record.delivery.holder is not None and gives_up(record):
@@ -123,20 +123,13 @@ def gives_up(record: SubscriptionRecord) -> bool:
     return most is not None and state.attempts_in_vain(record.delivery) >= most
 
 
-def _require_kind(stores: Stores, subscription_id: str, kind: SubscriptionKind) -> SubscriptionRecord:
-    record = require_subscription(stores, subscription_id)
-    if record.configuration.kind is not kind:
-        raise InvalidSubscription(f"This is not a {kind.value} subscription")
-    return record
-
-
 def answer(stores: Stores, subscription_id: str, kind: SubscriptionKind, answered: Answer) -> bool:
     """Apply the acks, then extend the lease, or end the delivery if the answer is `done`. Returns whether
     another delivery follows. Raises SubscriptionNotFound, InvalidSubscription, DeliveryTokenInvalid,
     DeliveryFenced, InvalidAck, and Busy."""
 
     def step() -> bool:
-        record, now_ms = _require_kind(stores, subscription_id, kind), stores.clock_ms()
+        record, now_ms = require_subscription(stores, subscription_id, kind), stores.clock_ms()
         generation = token_generation(record, answered.token, now_ms)
         state.check_fence(record.delivery, generation, answered.generation, answered.wake_id)
         acks = _decide_acks(stores, record, answered.acks)
