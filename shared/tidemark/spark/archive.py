@@ -18,24 +18,14 @@ from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.progress import Positions, Progress
 from tidemark.spark.queries import load_heads, pack, plan_partitions, positions_of, require_all, within_limit
 from tidemark.spark.reach import ArchiveBatch, table_ends
-from tidemark.spark.readers import connect
-from tidemark.spark.readers.port import (
-    DataLoss,
-    Head,
-    NoTimes,
-    Position,
-    StreamPartition,
-    bytes_between,
-    is_past,
-    place_of,
-)
+from tidemark.spark.readers import connect, port
 
 #: Bytes that a task reads: the approximate size of a file before compression.
 FILE_BYTES: Final = 256 * 1024 * 1024
 #: Options of the data source that the archive sets.
 _OWN: Final = ("columns", "between", "maxBytesPerTrigger")
 
-_Pack = tuple[StreamPartition, ...]
+_Pack = tuple[port.StreamPartition, ...]
 WritePacks = Callable[[Callable[[_Pack], FilesWritten], Sequence[_Pack]], Iterable[FilesWritten]]
 """Like `map`: the results of a function for each pack, in order, from this process or from Spark's tasks."""
 
@@ -72,7 +62,7 @@ class Archive:
         while (batch := self._next_batch(heads)) is not None:
             self._take(batch, heads)
 
-    def _ask_times(self, heads: Mapping[str, Head]) -> None:
+    def _ask_times(self, heads: Mapping[str, port.Head]) -> None:
         """Load timestamps over HTTP if the server has them, unless the user has set `includeTimestamps`: the
         table is partitioned by time, and times cannot be added later."""
         if not heads or not self._decides_times:
@@ -80,27 +70,27 @@ class Archive:
         self._decides_times = False
         try:
             self._reader.check_times(next(iter(heads.values())))
-        except NoTimes as fault:
+        except port.NoTimes as fault:
             self._report(f"{fault}: messages are archived without their time")
         else:
             columns = dict.fromkeys([*self._options.columns, "timestamp"])
             self._options = replace(self._options, columns=tuple(columns), include_timestamps=True)
 
-    def _next_batch(self, heads: Mapping[str, Head]) -> ArchiveBatch | None:
+    def _next_batch(self, heads: Mapping[str, port.Head]) -> ArchiveBatch | None:
         """Plan a batch of messages up to `heads` that the table lacks. Returns None if the table has all.
         Raises DataLoss."""
         options, bucket = self._options, self._options.connection.bucket
         known = reaches_of(self._lake.load())
         before, gone = table_ends(bucket, known, heads, options.subscribes)
         there = before.keys() & heads.keys()
-        passed = (is_past(before[name].offset, heads[name].tail.offset) for name in there)
+        passed = (port.is_past(before[name].offset, heads[name].tail.offset) for name in there)
         if gone or any(passed):
             # Another archive may have added messages after these heads were loaded.
             heads = load_heads(options, self._reader)
             before, gone = table_ends(bucket, known, heads, options.subscribes)
         missing = sorted({name for _, name, _ in gone} - heads.keys())
         if missing and options.fail_on_data_loss:
-            raise DataLoss(", ".join(missing[:5]), "it does not exist any more, and was never closed")
+            raise port.DataLoss(", ".join(missing[:5]), "it does not exist any more, and was never closed")
         new = {name: head for name, head in heads.items() if name not in before}
         start = before | positions_of("starting", options, self._reader, new)
         end: Positions = {
@@ -112,7 +102,7 @@ class Archive:
             end = within_limit(options, self._reader, Progress(start), Progress(end)).positions
         return ArchiveBatch(bucket, start, end, gone, known) if end or gone else None
 
-    def _take(self, batch: ArchiveBatch, heads: Mapping[str, Head]) -> None:
+    def _take(self, batch: ArchiveBatch, heads: Mapping[str, port.Head]) -> None:
         planned = plan_partitions(self._options, self._reader, batch.start, batch.end)
         packs = pack(planned, self._options.bytes_per_partition)
         write = partial(write_partitions, self._options, self._lake.place())
@@ -131,7 +121,9 @@ class Archive:
         if not self._options.fail_on_data_loss:
             self._report_losses(batch, read, heads)
 
-    def _report_losses(self, batch: ArchiveBatch, read: list[StreamRead], heads: Mapping[str, Head]) -> None:
+    def _report_losses(
+        self, batch: ArchiveBatch, read: list[StreamRead], heads: Mapping[str, port.Head]
+    ) -> None:
         lost = find_losses(read, batch.start, batch.end)
         if lost:
             now = load_heads(self._options, self._reader)
@@ -155,7 +147,7 @@ def _parse(given: Mapping[str, str]) -> ReadOptions:
 
 
 def find_losses(
-    rows: Iterable[StreamRead], before: Mapping[str, Position], after: Mapping[str, Position]
+    rows: Iterable[StreamRead], before: Mapping[str, port.Position], after: Mapping[str, port.Position]
 ) -> dict[str, int | None]:
     """Return the bytes that a batch skipped in each stream, between its positions before and after the batch.
     Streams without a loss are left out. None stands for a stream that was deleted and created again, whose
@@ -166,18 +158,18 @@ def find_losses(
     read: dict[tuple[str, str], tuple[int | None, int | None]] = {}
     for row in rows:
         key = row.stream, row.incarnation
-        first, size = read.get(key, (place_of(row.first), 0))
+        first, size = read.get(key, (port.place_of(row.first), 0))
         read[key] = first, None if size is None or row.bytes is None else size + row.bytes
     lost: dict[str, int | None] = {}
     for name, end in after.items():
         start = before.get(name)
-        first, size = read.get((name, end.incarnation), (place_of(end.offset), 0))
+        first, size = read.get((name, end.incarnation), (port.place_of(end.offset), 0))
         if start is not None and start.is_of_another(end):
             if not start.closed:
                 lost[name] = None
                 continue
             start = None
-        first, last = place_of(start.offset) if start else first, place_of(end.offset)
+        first, last = port.place_of(start.offset) if start else first, port.place_of(end.offset)
         if first is not None and last is not None and size is not None and last - first > size:
             lost[name] = last - first - size
     return lost
@@ -185,9 +177,9 @@ def find_losses(
 
 def losses_beside_compaction(
     lost: Mapping[str, int | None],
-    before: Mapping[str, Position],
-    then: Mapping[str, Head],
-    now: Mapping[str, Head],
+    before: Mapping[str, port.Position],
+    then: Mapping[str, port.Head],
+    now: Mapping[str, port.Head],
 ) -> dict[str, int | None]:
     """Correct the losses of compacted streams, with heads from before and after the query. The rows of such a
     stream do not distinguish lost messages from superseded messages, so its loss is the part that was no
@@ -195,6 +187,6 @@ def losses_beside_compaction(
     corrected = dict(lost)
     for name in lost.keys() & then.keys() & now.keys():
         start, head = before.get(name, then[name].earliest), then[name]
-        if lost[name] is not None and now[name].compacted > (place_of(start.offset) or 0):
-            corrected[name] = bytes_between(start.offset, head.earliest.offset)
+        if lost[name] is not None and now[name].compacted > (port.place_of(start.offset) or 0):
+            corrected[name] = port.bytes_between(start.offset, head.earliest.offset)
     return {name: size for name, size in corrected.items() if size is None or size > 0}

@@ -73,8 +73,6 @@ def _one_line(text: str) -> str:
 
 
 class Exit(IntEnum):
-    """The exit codes of the jobs."""
-
     DONE = 0
     #: Any other failure.
     FAILED = 1

@@ -210,11 +210,9 @@ def archive_here(arguments: Sequence[str]) -> int:
         "The catalog is any of pyiceberg's. For more data: pipeline/archive.py, on Spark."
     )
     parser.prog = "tidemark archive"
-
-    def here(_spark: None, given: argparse.Namespace, job: Job) -> None:
-        run_archive(given, job, map)
-
-    return run_with("archive", parser, here, arguments, by_spark=False)
+    return run_with(
+        "archive", parser, lambda _, given, job: run_archive(given, job, map), arguments, by_spark=False
+    )
 
 
 def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -> dict[str, object]:

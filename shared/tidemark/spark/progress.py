@@ -156,11 +156,6 @@ def hadoop_path(spark: Any, place: str) -> tuple[Any, Any]:
     return path, path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
 
 
-def last_planned(spark: Any, checkpoint: str) -> int:
-    """Return the newest batch in a query's checkpoint; -1 before the first."""
-    return max(batches_in(spark, f"{checkpoint}/offsets"), default=-1)
-
-
 def batches_in(spark: Any, directory: str) -> set[int]:
     """Return the batches in a checkpoint's directory `offsets` or `commits`."""
     path, files = hadoop_path(spark, directory)

@@ -130,7 +130,6 @@ def measure_reach(table: Table) -> Reaches:
 
 
 def _bounds(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return the first and last offset of each stream."""
     found = list(tables)
     if not found:
         return pa.table({name: pa.array([], pa.string()) for name in _COLUMNS})

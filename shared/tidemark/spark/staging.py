@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
@@ -58,42 +58,16 @@ _TAKEN: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "
 _ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 
 
-class Staging(Protocol):
-    """Files of bodies (`encode_body`) and notes of batches. The driver and every task open one."""
-
-    def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Open a file for writing. The file appears under its name when the context ends without error."""
-
-    def read(self, name: str, start: int, length: int) -> bytes: ...
-
-    def put_first(self, name: str, data: bytes) -> bytes:
-        """Write `data` unless the name exists. Returns the file's content: `data`, or the earlier content."""
-
-    def get(self, name: str) -> bytes | None: ...
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete the files. Skips missing names."""
-
-    def older_than(self, prefix: str, seconds: float) -> list[str]:
-        """Return names in the directory `prefix` whose last change is more than `seconds` ago."""
-
-
-def connect_staging(options: WriteOptions) -> Staging:
-    place = urlsplit(options.staging_dir)
-    if place.scheme in ("s3", "s3a"):
-        client = s3_client(options.connection.s3_endpoint, options.connection.region)
-        return BucketStaging(client, place.netloc, place.path.strip("/"))
-    return DirectoryStaging(Path(place.path))
-
-
 class DirectoryStaging:
+    """Files of bodies (`encode_body`) and notes of batches."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Write a temporary file, then link it. A link fails if the name exists, so one of two writers
-        wins."""
+        """Open a file for writing, which appears under its name when the context ends without error: a
+        temporary file is linked. A link fails if the name exists, so one of two writers wins."""
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -110,6 +84,7 @@ class DirectoryStaging:
             temporary.unlink(missing_ok=True)
 
     def put_first(self, name: str, data: bytes) -> bytes:
+        """Write `data` unless the name exists. Returns the file's content: `data`, or the earlier content."""
         with self.create(name) as file:
             file.write(data)
         return (self._root / name).read_bytes()
@@ -140,6 +115,7 @@ class DirectoryStaging:
             (self._root / name).unlink(missing_ok=True)
 
     def older_than(self, prefix: str, seconds: float) -> list[str]:
+        """Return names in the directory `prefix` whose last change is more than `seconds` ago."""
         limit = time.time() - seconds
         root = self._root / prefix
         found = root.iterdir() if root.is_dir() else iter(())
@@ -204,6 +180,18 @@ class BucketStaging:
             for found in page.get("Contents", [])
             if found["LastModified"].timestamp() < limit
         ]
+
+
+Staging = DirectoryStaging | BucketStaging
+"""The driver and every task open one."""
+
+
+def connect_staging(options: WriteOptions) -> Staging:
+    place = urlsplit(options.staging_dir)
+    if place.scheme in ("s3", "s3a"):
+        client = s3_client(options.connection.s3_endpoint, options.connection.region)
+        return BucketStaging(client, place.netloc, place.path.strip("/"))
+    return DirectoryStaging(Path(place.path))
 
 
 def _code(fault: ClientError) -> str:

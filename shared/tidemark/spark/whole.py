@@ -262,7 +262,7 @@ def stream_whole(
     note, written = (_Note(spark, f"{checkpoint}/tidemark-lake", name) for name in ("begin", "written"))
     begin = note.load()
     if begin is None:
-        if progress.last_planned(spark, checkpoint) >= 0:
+        if progress.batches_in(spark, f"{checkpoint}/offsets"):
             raise InvalidOptions([f"{checkpoint} is of a query that did not begin with the lake"])
         begin = _encode(read.plan(deleted=deleted), snapshot_of(read.table))
         note.save(begin)

@@ -114,8 +114,6 @@ _OF_DYNAMODB: Final = ("table", "blobBucket", "dynamodbEndpoint")
 
 
 class Transport(Enum):
-    """The way to the data."""
-
     DYNAMODB = "dynamodb"
     HTTP = "http"
 

@@ -39,7 +39,6 @@ WHERE_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "endingOffsets",
 
 
 def parse_boundary(asked: GivenOptions, side: Side, default: Where) -> Where:
-    """Parse the options of one side (`starting`, `ending`)."""
     options = given_boundaries(asked, side)
     if len(options) > 1:
         asked.faults.append(f"give one of {', '.join(options)}: each sets the {side} offsets of all streams")
@@ -145,7 +144,6 @@ class ReadOptions:
         return self.include_timestamps and "timestamp" in self.columns
 
     def subscribes(self, name: str) -> bool:
-        """Whether the subscription includes this name."""
         return name in self.names if self.pattern is None else re.fullmatch(self.pattern, name) is not None
 
 

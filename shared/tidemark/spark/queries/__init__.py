@@ -13,18 +13,7 @@ from typing import Final
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import SIDES, ReadOptions, Side
 from tidemark.spark.progress import Look, Positions, Progress, decode_offset, everything_until
-from tidemark.spark.readers import connect
-from tidemark.spark.readers.port import (
-    ASKED_AT_ONCE,
-    BadOffset,
-    DataLoss,
-    Head,
-    NoTimes,
-    Position,
-    Reader,
-    StreamPartition,
-    is_past,
-)
+from tidemark.spark.readers import connect, port
 
 #: Least size of a stream in a pack: the bytes that a task reads in the time for opening a stream.
 STREAM_BYTES: Final = 128 * 1024
@@ -32,7 +21,7 @@ STREAM_BYTES: Final = 128 * 1024
 LOOK_SECONDS = 1.0
 
 
-def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
+def load_heads(options: ReadOptions, reader: port.Reader) -> dict[str, port.Head]:
     """Load the heads of the subscribed streams that exist, by name."""
     if options.pattern is not None:
         return reader.heads(reader.names(re.compile(options.pattern)))
@@ -40,7 +29,7 @@ def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
 
 
 def require_all(
-    options: ReadOptions, reader: Reader, heads: Mapping[str, Head], known: Collection[str] = ()
+    options: ReadOptions, reader: port.Reader, heads: Mapping[str, port.Head], known: Collection[str] = ()
 ) -> None:
     """Check the start of a query. The bucket must exist, and every named stream unless its name is in
     `known`. With includeTimestamps the server must have times. Raises InvalidOptions."""
@@ -52,13 +41,13 @@ def require_all(
     if options.asks_times and heads:
         try:
             reader.check_times(next(iter(heads.values())))
-        except NoTimes as fault:
+        except port.NoTimes as fault:
             raise InvalidOptions([f"includeTimestamps: {fault}"]) from fault
 
 
 def positions_of(
-    side: Side, options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
-) -> dict[str, Position]:
+    side: Side, options: ReadOptions, reader: port.Reader, heads: Mapping[str, port.Head]
+) -> dict[str, port.Position]:
     """Return the position at which the read of each stream begins or ends. Raises InvalidOptions for invalid
     offsets, and DataLoss for an offset that is no longer retained."""
     where = options.starting if side == "starting" else options.ending
@@ -70,7 +59,7 @@ def positions_of(
 
 
 def pin_positions(
-    options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+    options: ReadOptions, reader: port.Reader, heads: Mapping[str, port.Head]
 ) -> tuple[Positions, Positions]:
     """Return the positions at which a batch read begins and ends in each stream. Raises DataLoss, and
     InvalidOptions with all invalid offsets."""
@@ -87,7 +76,7 @@ def pin_positions(
     crossed = [
         f"startingOffsets: {name}: {starts[name].offset} lies beyond the end of the read, {end.offset}"
         for name, end in sorted(ends.items())
-        if is_past(starts[name].offset, end.offset)
+        if port.is_past(starts[name].offset, end.offset)
     ]
     if crossed:
         raise InvalidOptions(crossed)
@@ -95,9 +84,13 @@ def pin_positions(
 
 
 def _given_positions(
-    option: str, wanted: Mapping[str, str], options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
-) -> dict[str, Position]:
-    positions: dict[str, Position] = {}
+    option: str,
+    wanted: Mapping[str, str],
+    options: ReadOptions,
+    reader: port.Reader,
+    heads: Mapping[str, port.Head],
+) -> dict[str, port.Position]:
+    positions: dict[str, port.Position] = {}
     faults: list[str] = []
     for name, head in heads.items():
         offset = wanted[name]
@@ -108,12 +101,12 @@ def _given_positions(
         elif offset < head.earliest.offset:
             if options.fail_on_data_loss:
                 first = head.earliest.offset
-                raise DataLoss(name, f"{offset} lies below {first}, the first retained offset")
+                raise port.DataLoss(name, f"{offset} lies below {first}, the first retained offset")
             positions[name] = head.earliest
         else:
             try:
                 reader.check_offset(head, offset)
-            except BadOffset as fault:
+            except port.BadOffset as fault:
                 faults.append(f"{option}: {fault}")
             positions[name] = head.tail.at(offset)
     if faults:
@@ -121,19 +114,21 @@ def _given_positions(
     return positions
 
 
-def _positions_at(option: str, at_ms: int, reader: Reader, heads: Mapping[str, Head]) -> dict[str, Position]:
+def _positions_at(
+    option: str, at_ms: int, reader: port.Reader, heads: Mapping[str, port.Head]
+) -> dict[str, port.Position]:
     """Find each stream's position by time. Raises InvalidOptions with all streams that have no search by
     time."""
     faults: list[str] = []
 
-    def find(head: Head) -> Position:
+    def find(head: port.Head) -> port.Position:
         try:
             return reader.position_at(head, at_ms)
-        except BadOffset as fault:
+        except port.BadOffset as fault:
             faults.append(f"{option}: {fault}")
             return head.tail
 
-    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-time") as pool:
+    with ThreadPoolExecutor(port.ASKED_AT_ONCE, thread_name_prefix="tidemark-time") as pool:
         found = dict(zip(heads, pool.map(find, heads.values()), strict=True))
     if faults:
         raise InvalidOptions(sorted(faults))
@@ -141,10 +136,10 @@ def _positions_at(option: str, at_ms: int, reader: Reader, heads: Mapping[str, H
 
 
 def plan_partitions(
-    options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
-) -> list[StreamPartition]:
+    options: ReadOptions, reader: port.Reader, starts: Positions, ends: Positions
+) -> list[port.StreamPartition]:
     """Split the messages between the two positions of each stream into partitions. Raises DataLoss."""
-    partitions: list[StreamPartition] = []
+    partitions: list[port.StreamPartition] = []
     known = _starts_before(options, reader, starts, ends)
     for name, end in ends.items():
         partitions += reader.partitions(name, known[name], end, options.bytes_per_partition)
@@ -154,9 +149,11 @@ def plan_partitions(
     return [replace(each, fail_on_data_loss=is_strict, with_times=asks_times) for each in partitions]
 
 
-def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tuple[StreamPartition, ...]]:
+def pack(
+    partitions: Sequence[port.StreamPartition], partition_bytes: int
+) -> list[tuple[port.StreamPartition, ...]]:
     """Join adjacent partitions up to about `partition_bytes`, in order."""
-    packs: list[list[StreamPartition]] = []
+    packs: list[list[port.StreamPartition]] = []
     left = 0
     for partition in partitions:
         size = max(partition.size, STREAM_BYTES // 8 if partition.is_small_batch else STREAM_BYTES)
@@ -169,33 +166,33 @@ def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tu
 
 
 def _starts_before(
-    options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
-) -> dict[str, Position]:
+    options: ReadOptions, reader: port.Reader, starts: Positions, ends: Positions
+) -> dict[str, port.Position]:
     """Return the position at which each stream's read begins. A new stream, and a stream that was deleted and
     created again, begins at its first message. Raises DataLoss in the second case unless the deleted stream
     was closed, because its unread messages are lost."""
-    known: dict[str, Position] = {}
+    known: dict[str, port.Position] = {}
     for name, end in ends.items():
         start = starts.get(name)
-        if start is not None and not start.is_of_another(end) and not is_past(start.offset, end.offset):
+        if start is not None and not start.is_of_another(end) and not port.is_past(start.offset, end.offset):
             known[name] = start
         elif start is not None and options.fail_on_data_loss and not start.closed:
             what = "it was deleted and created again since it was last read"
             if not start.is_of_another(end):
                 what += f": it ends at {end.offset} now, and {start.offset} was read already"
-            raise DataLoss(name, what)
+            raise port.DataLoss(name, what)
     begins = [name for name in ends if name not in known]
     earliest = reader.earliest(begins) if begins else {}
     for name in begins:
         end, beginning = ends[name], ends[name].at(reader.beginning)
         first = earliest.get(name, beginning)
         # If retention has passed the end, nothing is left to read; the next batch reports the loss.
-        retained = end if is_past(first.offset, end.offset) else first
+        retained = end if port.is_past(first.offset, end.offset) else first
         known[name] = beginning if first.is_of_another(end) else retained
     return known
 
 
-def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Progress) -> Progress:
+def within_limit(options: ReadOptions, reader: port.Reader, start: Progress, end: Progress) -> Progress:
     """Move `end` towards `start` until the limit is kept. Streams share the limit by the size of their
     backlogs."""
     limit, ends = options.limit_bytes, end.positions
@@ -226,7 +223,7 @@ class Driver:
         self._last_look = Look({}, 0)
 
     @cached_property
-    def reader(self) -> Reader:
+    def reader(self) -> port.Reader:
         return connect(self.options.connection)
 
     def initial(self, look: Look | None = None) -> Progress:

@@ -25,20 +25,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.aws.clock import CLOCK
+from tidemark.log import schema
 from tidemark.log.buckets import load_bucket, pages_of_records
 from tidemark.log.chain import MOST_BEHIND, ChainWalk, Span, spans_of
 from tidemark.log.read import load_last, load_stream, logs_written_at
 from tidemark.log.records import Batch, StreamRecord, Tombstone
-from tidemark.log.schema import (
-    STATE_ATTRIBUTES,
-    Item,
-    batch_key,
-    decode_entry,
-    decode_stream,
-    is_end_mark,
-    log_pk,
-    stream_key,
-)
 from tidemark.log.table import MAX_GETS, check_format, in_hundreds
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.errors import BucketNotFound
@@ -82,10 +73,10 @@ class _KnownTail:
     compacted: int = 0
     last: int = -1
 
-    def moves_behind(self, item: Item) -> bool:
+    def moves_behind(self, item: schema.Item) -> bool:
         """Move the end to the end of this item, which begins at the old end. Returns False unless the item is
         a batch with bytes."""
-        entry = decode_entry(item)
+        entry = schema.decode_entry(item)
         if not isinstance(entry, Batch) or entry.end == entry.start:
             return False
         self.last, self.end, self.closed = entry.start, entry.end, entry.after.closed
@@ -151,9 +142,11 @@ class DynamoDBReader:
 
     def _load_records(self, names: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, StreamRecord]:
         """Return the existing streams' records, by name."""
-        keys = [stream_key(self._key(name)) for name in dict.fromkeys(names)]
+        keys = [schema.stream_key(self._key(name)) for name in dict.fromkeys(names)]
         pages = pool.map(self._table.get_many, in_hundreds(keys))
-        records = [decode_stream(item) for page in pages for item in page if not is_end_mark(item)]
+        records = [
+            schema.decode_stream(item) for page in pages for item in page if not schema.is_end_mark(item)
+        ]
         return {record.key.stream_id: record for record in records}
 
     def _confirm_tails(
@@ -173,11 +166,11 @@ class DynamoDBReader:
             elif known.moved or record.packed > known.end:
                 continue
             elif now_ms - known.learned_ms < MAX_AGE_MS:
-                in_question[log_pk(record.key, record.incarnation)] = name
+                in_question[schema.log_pk(record.key, record.incarnation)] = name
         # The second round checks streams with a new batch: most often no further batch follows.
         for _ in range(2):
             places = {pk: self._tails[name].end for pk, name in in_question.items()}
-            written = logs_written_at(self._table, places, pool.map, STATE_ATTRIBUTES)
+            written = logs_written_at(self._table, places, pool.map, schema.STATE_ATTRIBUTES)
             for name in (in_question[pk] for pk in places.keys() - written.keys()):
                 confirmed[name] = self._tails[name]
                 confirmed[name].learned_ms = now_ms
@@ -197,7 +190,7 @@ class DynamoDBReader:
     def _load_tail(self, record: StreamRecord) -> _KnownTail | None:
         """Load the tail and cache it. Returns None if the last batch is a tombstone."""
         name, now_ms, before = record.key.stream_id, self._clock_ms(), self._tails.get(record.key.stream_id)
-        last = load_last(self._table, log_pk(record.key, record.incarnation))
+        last = load_last(self._table, schema.log_pk(record.key, record.incarnation))
         if last is None:
             found = _KnownTail(record.incarnation, record.base, False, record.created_ms, now_ms)
         elif isinstance(last, Tombstone):
@@ -241,7 +234,7 @@ class DynamoDBReader:
         record = load_stream(self._table, self._key(head.name))
         if record is None or record.incarnation != head.tail.incarnation:
             return head.earliest  # The read reports the loss.
-        last = load_last(self._table, log_pk(record.key, record.incarnation))
+        last = load_last(self._table, schema.log_pk(record.key, record.incarnation))
         place = first_written_from(Stores(self._table, self._blobs), head_from(record, last, 0), at_ms)
         place = min(self._in_block(head, place, at_ms), int(head.tail.offset))
         return head.tail.at(render_offset(place))
@@ -306,7 +299,7 @@ class DynamoDBReader:
             record = None if is_plain else load_stream(self._table, self._key(name))
         if record is None or record.incarnation != where.incarnation:
             # The stream is no fork, or it has ended since the read was planned; its log stays for a while.
-            return [Span(log_pk(self._key(name), where.incarnation), where.incarnation, 0, None)]
+            return [Span(schema.log_pk(self._key(name), where.incarnation), where.incarnation, 0, None)]
         return spans_of(record)
 
     def backlog(self, start: Position, end: Position) -> int:
@@ -356,7 +349,7 @@ class DynamoDBReader:
         for low in range(0, len(partitions), MAX_GETS):
             some = partitions[low : low + MAX_GETS]
             small = {part.span.pk: part for part in some if part.is_small_batch and part.span}
-            keys = [batch_key(pk, int(part.start)) for pk, part in small.items()]
+            keys = [schema.batch_key(pk, int(part.start)) for pk, part in small.items()]
             found: list[Any] = self._bulk.get_many(keys) if keys else []
             alike: dict[str, list[tuple[StreamPartition, BatchItem]]] = {}
             for item in found:

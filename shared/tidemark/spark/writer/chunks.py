@@ -42,34 +42,25 @@ class _Pending:
     size: int = 0
 
 
+@dataclass
 class Chunker:
     """Collects rows by stream and writes them as bodies to `file`. `where` names the task in error texts.
     `check_name` raises ValueError for an invalid stream name."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        name: str,
-        *,
-        is_json: bool,
-        bytes_per_append: int,
-        where: str,
-        check_name: Callable[[str], object],
-    ) -> None:
-        self._file = file
-        self._name = name
-        self._is_json = is_json
-        self._bytes_per_append = bytes_per_append
-        self._where = where
-        self._check_name = check_name
-        self._place = 0
-        self._rows = 0
-        self._held = 0
-        self._pending: dict[str, _Pending] = {}
-        self.runs: list[AppendRun] = []
-        #: For the manifest's fingerprint (`spark/writer/manifest.py`).
-        self.rows_by_stream: Counter[str] = Counter()
-        self.checksum = 0
+    file: BinaryIO
+    name: str
+    is_json: bool
+    bytes_per_append: int
+    where: str
+    check_name: Callable[[str], object]
+    runs: list[AppendRun] = field(default_factory=list)
+    #: For the manifest's fingerprint (`spark/writer/manifest.py`).
+    rows_by_stream: Counter[str] = field(default_factory=Counter)
+    checksum: int = 0
+    _place: int = 0
+    _rows: int = 0
+    _held: int = 0
+    _pending: dict[str, _Pending] = field(default_factory=dict)
 
     def add(self, streams: pa.Array | str, values: pa.Array) -> None:
         """Add rows in order. `streams` has the stream of each row, or of all rows. Raises BadRow."""
@@ -79,9 +70,9 @@ class Chunker:
         for stream, some in _by_stream(streams, values):
             try:
                 if stream not in self.rows_by_stream:
-                    self._check_name(stream)
+                    self.check_name(stream)
             except ValueError as fault:
-                raise BadRow(f"tidemark: a row of {self._where} has an invalid stream: {fault}") from fault
+                raise BadRow(f"tidemark: a row of {self.where} has an invalid stream: {fault}") from fault
             pending = self._pending.setdefault(stream, _Pending())
             self.rows_by_stream[stream] += len(some)
             own_rows = rows if len(some) == len(rows) else some.to_pylist()
@@ -90,7 +81,7 @@ class Chunker:
             pending.pieces.append(some)
             pending.size += size
             self._held += size
-            if pending.size >= self._bytes_per_append:
+            if pending.size >= self.bytes_per_append:
                 self._flush(stream, keep_last=True)
         self._rows += len(values)
         if self._held >= HELD_BYTES:
@@ -105,12 +96,12 @@ class Chunker:
         if values.null_count:
             self._refuse(values.is_null().index(True).as_py(), "the value is null", b"")
         longest = pc.max(lengths).as_py() or 0
-        if longest > _MAX_BODY_BYTES - 2 * self._is_json:
+        if longest > _MAX_BODY_BYTES - 2 * self.is_json:
             what = f"{longest} bytes are more than one append may hold"
             self._refuse(pc.index(lengths, longest).as_py(), what, b"")
-        if not self._is_json and len(values) and pc.min(lengths).as_py() == 0:
+        if not self.is_json and len(values) and pc.min(lengths).as_py() == 0:
             self._refuse(pc.index(lengths, 0).as_py(), "an empty value cannot be appended", b"")
-        if self._is_json:
+        if self.is_json:
             self._check_json(rows, longest)
 
     def _check_json(self, rows: Sequence[bytes], longest: int) -> None:
@@ -130,7 +121,7 @@ class Chunker:
 
     def _refuse(self, row: int, what: str, value: bytes) -> None:
         shown = f": {value[:_SHOWN_BYTES]!r}" if value else ""
-        raise BadRow(f"tidemark: row {self._rows + row} of {self._where}: {what}{shown}")
+        raise BadRow(f"tidemark: row {self._rows + row} of {self.where}: {what}{shown}")
 
     def _flush(self, stream: str, *, keep_last: bool) -> None:
         """Write a stream's collected rows. With `keep_last`, the last append stays if it is not the only one,
@@ -149,10 +140,10 @@ class Chunker:
             body = self._body(values.slice(low, high - low))
             rows += high - low
             if len(body):
-                self._place += encode_body(self._file, body)
+                self._place += encode_body(self.file, body)
                 appends += 1
         if appends:
-            run = AppendRun(stream, self._name, start, self._place - start, appends, rows)
+            run = AppendRun(stream, self.name, start, self._place - start, appends, rows)
             # Join a run to the previous run if it follows directly.
             if self.runs and self.runs[-1].is_before(run):
                 run = self.runs.pop().with_next(run)
@@ -160,12 +151,12 @@ class Chunker:
 
     def _groups(self, values: pa.Array) -> Iterator[tuple[int, int]]:
         """Yield the ranges of rows that share an append."""
-        if not self._is_json:
+        if not self.is_json:
             yield from ((row, row + 1) for row in range(len(values)))
             return
         ends = pc.cumulative_sum(pc.add(pc.binary_length(values).cast(pa.int64()), 1)).to_numpy()
         # `ends` counts a comma for each row; an array has one comma less and two brackets.
-        most = self._bytes_per_append - 1
+        most = self.bytes_per_append - 1
         low, taken = 0, 0
         while low < len(ends):
             high = int(ends.searchsorted(taken + most, side="right"))
@@ -174,7 +165,7 @@ class Chunker:
             low, taken = high, int(ends[high - 1])
 
     def _body(self, values: pa.Array) -> Any:
-        if not self._is_json:
+        if not self.is_json:
             return values[0].as_buffer()
         whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
         joined = pc.binary_join(whole, pa.scalar(b",", pa.binary()))[0].as_buffer()
