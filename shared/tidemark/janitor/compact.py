@@ -151,8 +151,6 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """A block and its remaining messages."""
-
     entry: BlockEntry
     stored: memoryview
     data: bytes

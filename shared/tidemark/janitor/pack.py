@@ -168,8 +168,6 @@ class _Packer:
 
 
 class _Run:
-    """Adjacent batches for a pack."""
-
     def __init__(self, first: Batch, block_bytes: int) -> None:
         self.first = self.last = first
         self.writer = PackWriter(first.start, block_bytes)
