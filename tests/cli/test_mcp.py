@@ -74,9 +74,9 @@ def give_token(home: Path, scope: str, **more: Any) -> None:
 
 @asynccontextmanager
 async def tools_of(home: Path, *more: str) -> AsyncIterator[ClientSession]:
-    configured = json.loads(BLOCK)["mcpServers"]["tidemark"]
-    environment = {"HOME": str(home), "PATH": written_command(home), "XDG_CONFIG_HOME": ""}
-    started = {**configured, "args": [*configured["args"], *more], "env": environment}
+    started = json.loads(BLOCK)["mcpServers"]["tidemark"]
+    started["args"] += more
+    started["env"] = {"HOME": str(home), "PATH": written_command(home), "XDG_CONFIG_HOME": ""}
     async with stdio_client(StdioServerParameters(**started)) as pipes, ClientSession(*pipes) as session:
         await session.initialize()
         yield session
@@ -96,13 +96,17 @@ async def call(session: ClientSession, tool: str, **arguments: Any) -> Any:
     return json.loads(await text_of(session, tool, **arguments))
 
 
-async def pages(session: ClientSession, way: str, onward: str, place: str, **arguments: Any) -> list[Any]:
-    """The answers up to the first without messages; each next one begins elsewhere."""
-    found = list[Any]()
-    while (page := await call(session, "read_stream", **{way: place}, **arguments))["messages"]:
-        assert page[onward] != place
-        found.append(page)
-        place = page[onward]
+async def pages_both_ways(session: ClientSession, stream: str, limit: int) -> list[list[Any]]:
+    """The answers with messages: read from the beginning, and read from the end. Each begins elsewhere."""
+    found = list[list[Any]]()
+    asked = {"stream": stream, "limit": limit}
+    for way, onward, start in (("after", "end", "-1"), ("before", "start", "")):
+        pages, place = list[Any](), start
+        while (page := await call(session, "read_stream", **asked, **{way: place}))["messages"]:
+            assert page[onward] != place
+            pages.append(page)
+            place = page[onward]
+        found.append(pages if way == "after" else pages[::-1])
     return found
 
 
@@ -110,11 +114,9 @@ async def pages(session: ClientSession, way: str, onward: str, place: str, **arg
 async def test_append_is_a_tool_with_write_alone(home: Path) -> None:
     for options, names in (((), []), (("--write",), ["append"])):
         async with tools_of(home, *options) as session:
-            found = (await session.list_tools()).tools
-        assert [tool.name for tool in found] == ["list_streams", "read_stream", "wait_for_news", *names]
-        for tool in found:
-            assert tool.annotations
-            assert tool.annotations.read_only_hint == (tool.name != "append")
+            found = [(tool.name, tool.annotations) for tool in (await session.list_tools()).tools]
+        assert [name for name, _ in found] == ["list_streams", "read_stream", "wait_for_news", *names]
+        assert all(hints and hints.read_only_hint == (name != "append") for name, hints in found)
 
 
 @on_a_loop
@@ -125,10 +127,9 @@ async def test_messages_are_read_page_by_page_both_ways_and_streams_are_listed(h
             data = json.dumps(each, ensure_ascii=False)
             await call(session, "append", stream="log/1", data=data, create=JSON)
         end = (await call(session, "append", stream="log/2", data="1", create=JSON))["end"]
-        forth = await pages(session, "after", "end", "-1", stream="log/1", limit=3)
-        back = await pages(session, "before", "start", "", stream="log/1")
-        found = [each for page in forth for each in page["messages"]]
-        assert found == [each for page in reversed(back) for each in page["messages"]]
+        ways = await pages_both_ways(session, "log/1", 3)
+        found, back = ([each for page in pages for each in page["messages"]] for pages in ways)
+        assert found == back
         assert [each["message"] for each in found[:-1]] == sent
         assert (found[-1]["bytes"], found[-1]["beginning"][:3]) == (100_002, '"xx')
         first = await call(session, "list_streams", prefix="log/", limit=1)
@@ -147,9 +148,7 @@ async def test_text_comes_in_whole_characters_and_binary_data_as_base64(server: 
     binary = Stream.create(f"{root}/bins/a b", content_type="image/png", headers=headers)
     binary.append(bytes(range(256)) * 100)
     async with tools_of(home) as session:
-        forth = await pages(session, "after", "end", "-1", stream="answer")
-        back = await pages(session, "before", "start", "", stream="answer")
-        for found in (forth, back[::-1]):
+        for found in await pages_both_ways(session, "answer", 50):
             assert "".join(page["messages"][0]["text"] for page in found) == TEXT
             assert (found[-1]["closed"], [page["newer"] for page in found[-2:]]) == (True, [True, False])
         [listed] = (await call(session, "list_streams", prefix="/bins/"))["streams"]
@@ -192,11 +191,7 @@ async def test_the_tools_have_the_rights_of_the_token_that_the_file_has_now(home
 @on_a_loop
 async def test_a_server_that_is_gone_is_named(home: Path) -> None:
     async with tools_of(home, "--url", f"http://127.0.0.1:{free_port()}") as session:
-        for tool, given in (
-            ("list_streams", {}),
-            ("read_stream", {"stream": "x"}),
-            ("wait_for_news", {"stream": "x"}),
-        ):
+        for tool, given in (("list_streams", {}), ("wait_for_news", {"stream": "x"})):
             assert "The server does not answer: " in await text_of(session, tool, fails=True, **given)
 
 

@@ -15,11 +15,8 @@ CREATE = {"Stream-Create": ""}
 NEW = TEXT | CREATE
 ONLY_NEW = NEW | {"If-None-Match": "*"}
 LATER = PRODUCER | {"Producer-Seq": "1"}
+ANY_ETAG = {"etag": "any"}
 each_way = pytest.mark.each_way
-
-
-def without_etag(headers: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name != "etag"}
 
 
 @each_way
@@ -27,7 +24,6 @@ def without_etag(headers: dict[str, str]) -> dict[str, str]:
     ("settings", "append", "body"),
     [
         (TEXT, PRODUCER, b"x"),
-        (TEXT, {}, b"x"),
         (TEXT, CLOSE, b"x"),
         (TEXT, PRODUCER | CLOSE | {"Producer-Epoch": "7"}, b""),
         (TEXT | {"Stream-TTL": "60"}, {"Stream-Seq": "5"}, b"x" * (INLINE_BYTES + 1)),
@@ -48,13 +44,14 @@ def test_a_first_append_gets_the_answer_of_a_creation_and_an_append(
     assert door.put(f"{path}/two", settings).status == 201
     expected = door.post(f"{path}/two", {"Content-Type": settings["Content-Type"]} | append, body)
     assert answer.status == expected.status
+    found, two = door.head(path), door.head(f"{path}/two")
     if answer.status >= 300:
-        assert door.head(path).status == 404
+        assert found.status == 404
         assert answer["producer-expected-seq"] == expected["producer-expected-seq"]
         return
-    assert without_etag(answer.headers) == without_etag(expected.headers)
-    assert answer["etag"] == door.head(path)["etag"]
-    assert without_etag(door.head(path).headers) == without_etag(door.head(f"{path}/two").headers)
+    for own, other in ((answer, expected), (found, two)):
+        assert own.headers | ANY_ETAG == other.headers | ANY_ETAG
+    assert answer["etag"] == found["etag"]
     assert door.get(path).body == door.get(f"{path}/two").body
     again, expected = (door.post(each, creation | append, body) for each in (path, f"{path}/two"))
     assert (again.status, again["stream-next-offset"]) == (expected.status, expected["stream-next-offset"])
