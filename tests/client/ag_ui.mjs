@@ -1,4 +1,5 @@
-// One reader of an AG-UI thread, by the pipeline of @ag-ui/client: prints each event as a line, then its messages.
+// One reader of an AG-UI thread, by the pipeline of @ag-ui/client: prints after each event the text and the events so far,
+// with the pieces of a text as one; then its messages.
 import { HttpAgent } from "@ag-ui/client"
 import { TidemarkAgent } from "../../docs/examples/ag-ui/tidemark-agent.mjs"
 
@@ -10,9 +11,13 @@ if (by) globalThis.fetch = (url, options) => fetch(String(url).replace(/^http:..
 
 const agent = new (plain ? HttpAgent : TidemarkAgent)(config).clone()
 let pieces = 0
+const read = { text: "", events: [], code: undefined }
 const seen = {
-  async onEvent({ event: { type, delta, code } }) {
-    line({ type, delta, code })
+  async onEvent({ event: { type, delta = "", code } }) {
+    read.text += delta
+    read.code = code
+    if (read.events.at(-1) !== type) read.events.push(type)
+    line(read)
     await new Promise((resolve) => setTimeout(resolve, pauseMs))
     if (type !== "TEXT_MESSAGE_CONTENT") return
     pieces += 1
@@ -30,4 +35,5 @@ try {
 } catch (raised) {
   error = String(raised)
 }
-line({ messages: agent.messages.map(({ role, content }) => ({ role, content })), saved: agent.saved, error })
+const messages = agent.messages.map(({ role, content }) => ({ role, content }))
+line({ ...read, messages, saved: agent.saved ?? null, error })

@@ -28,8 +28,7 @@ WORDS: Final = [f"{number}🌊 " for number in range(40)]
 HALF: Final = "".join(WORDS[:20])
 TEXT: Final = "".join(WORDS)
 DIALOGUE: Final = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": TEXT}]
-TEXT_EVENTS: Final = [f"TEXT_MESSAGE_{part}" for part in ("START", "CONTENT", "END")]
-WHOLE: Final = ["RUN_STARTED", *TEXT_EVENTS, "RUN_FINISHED"]
+STARTED: Final = ["RUN_STARTED", *(f"TEXT_MESSAGE_{part}" for part in ("START", "CONTENT", "END"))]
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,25 +46,24 @@ class Reader:
         with file.open("wb") as printed:
             self.process = subprocess.Popen(command, env=environment, stdout=printed)
 
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(each) for each in self._file.read_text().split("\n")[:-1]]
-
-    def text(self) -> str:
-        return "".join(each.get("delta", "") for each in self.events())
+    def has_half(self) -> bool:
+        return f'"text":"{HALF}",' in self._file.read_text()
 
     def result(self) -> dict[str, Any]:
         assert self.process.wait(PATIENCE_SECONDS) == 0
-        return self.events()[-1]
+        return json.loads(self._file.read_text().splitlines()[-1])
 
-    def types(self) -> list[str]:
-        """The events, with the pieces of a text as one."""
-        types = [each["type"] for each in self.events()[:-1]]
-        return [each for each, before in zip(types, ["", *types], strict=False) if each != before]
-
-    def has_read(self, messages: list[dict[str, str]] = DIALOGUE) -> dict[str, Any]:
-        """Check that the reader has read one run, and each event once."""
+    def has_read(self, messages: list[dict[str, str]] = DIALOGUE) -> Any:
+        """Check that the reader has read one run, and each event once. Return the last event it has saved."""
         result = self.result()
-        assert (result["messages"], self.text(), self.types()) == (messages, TEXT, WHOLE)
+        assert (result["messages"], result["text"]) == (messages, TEXT)
+        assert result["events"] == [*STARTED, "RUN_FINISHED"]
+        return result["saved"]
+
+    def has_read_error(self, code: str, text: str = HALF) -> dict[str, Any]:
+        result = self.result()
+        assert (result["text"], result["code"]) == (text, code)
+        assert result["events"] == [*STARTED, "RUN_ERROR"]
         return result
 
 
@@ -80,13 +78,9 @@ class Room:
     readers: list[Reader] = field(default_factory=list)
 
     def reader(self, *runs: str, **task: Any) -> Reader:
-        given = {
-            "url": f"{self.agent.base_url}/agent",
-            "threadId": "tides 🌊",
-            "tidemarkHeaders": self.headers,
-        }
+        given = {"url": f"{self.agent.base_url}/agent", "threadId": "tides 🌊"} | task
         file = self.gate.with_name(f"reader-{len(self.readers)}")
-        self.readers.append(Reader(file, runs=runs, **given | task))
+        self.readers.append(Reader(file, runs=runs, tidemarkHeaders=self.headers, **given))
         return self.readers[-1]
 
     def written(self) -> list[str]:
@@ -127,10 +121,10 @@ def room(
 def test_a_run_that_is_asked_for_twice_runs_once(tmp_path: Path, plain: bool) -> None:
     with room(tmp_path) as made:
         readers = [made.reader("a", plain=plain) for _ in range(2)]
-        until(lambda: readers[0].text() == HALF)
+        until(readers[0].has_half)
         assert "run a of this thread has not ended" in made.reader("b", plain=plain).result()["error"]
         readers.append(made.reader("a", plain=plain))
-        until(lambda: all(each.text() == HALF for each in readers))
+        until(lambda: all(each.has_half() for each in readers))
         made.gate.touch()
         for reader in readers:
             reader.has_read()
@@ -142,18 +136,17 @@ def test_a_second_device_and_a_reload_read_the_thread(tmp_path: Path) -> None:
     with room(tmp_path) as made:
         first, left = made.reader("a"), made.reader("a", leaveAfter=2)
         assert HALF.startswith(left.result()["messages"][1]["content"])
-        until(lambda: first.text() == HALF)
+        until(first.has_half)
         first.process.kill()
         reloaded = made.reader()
-        until(lambda: reloaded.text() == HALF)
+        until(reloaded.has_half)
         made.gate.touch()
-        saved = reloaded.has_read()["saved"]
-        assert made.reader().has_read()["saved"] == saved
-        newer = made.reader("b", saved=saved).has_read(DIALOGUE * 2)["saved"]
-        assert made.reader(saved=saved).has_read(DIALOGUE * 2)["saved"] == newer
-        nothing = made.reader(saved=newer)
-        assert nothing.result()["messages"] == DIALOGUE * 2
-        assert nothing.types() == []
+        saved = reloaded.has_read()
+        assert made.reader().has_read() == saved
+        newer = made.reader("b", saved=saved).has_read(DIALOGUE * 2)
+        assert made.reader(saved=saved).has_read(DIALOGUE * 2) == newer
+        nothing = made.reader(saved=newer).result()
+        assert (nothing["messages"], nothing["events"]) == (DIALOGUE * 2, [])
 
 
 def test_events_come_once_while_the_server_is_killed_and_on_a_bad_network(tmp_path: Path) -> None:
@@ -162,7 +155,7 @@ def test_events_come_once_while_the_server_is_killed_and_on_a_bad_network(tmp_pa
         proxies = [stack.enter_context(cutting(made.tidemark.port, seed)) for seed in range(3)]
         readers = [made.reader("a"), *(made.reader("a", by=proxy.base_url) for proxy in proxies)]
         readers.append(made.reader("a", pauseMs=100))
-        until(lambda: readers[0].text() == HALF)
+        until(readers[0].has_half)
         made.tidemark.kill_group()
         made.gate.touch()
         back = time.monotonic() + LOST_SECONDS + 1
@@ -176,13 +169,11 @@ def test_events_come_once_while_the_server_is_killed_and_on_a_bad_network(tmp_pa
 def test_a_run_is_cut_when_its_process_dies_and_the_thread_goes_on(tmp_path: Path) -> None:
     with room(tmp_path) as made:
         reader = made.reader("a")
-        until(lambda: reader.text() == HALF)
+        until(reader.has_half)
         made.agent.kill_group()
         made.agent.start()
-        result = reader.result()
+        result = reader.has_read_error("cut")
         assert made.reader().result()["messages"] == result["messages"]
-        assert (reader.text(), reader.types()) == (HALF, [*WHOLE[:-1], "RUN_ERROR"])
-        assert reader.events()[-2]["code"] == "cut"
         made.gate.touch()
         made.reader("b", saved=result["saved"]).has_read(result["messages"] + DIALOGUE)
 
@@ -191,14 +182,10 @@ def test_a_silent_run_goes_on_until_it_is_stopped_and_a_failed_one_ends(tmp_path
     """The run is silent for longer than a lost one. `abortRun` ends it for all readers."""
     with room(tmp_path) as made:
         reader = made.reader("a")
-        until(lambda: reader.text() == HALF and made.written().count("CUSTOM") > 4)
+        until(lambda: reader.has_half() and made.written().count("CUSTOM") > 4)
         for each in (made.reader("a", stopAfter=3), reader):
-            each.result()
-            assert (each.text(), each.types()) == (HALF, [*WHOLE[:-1], "RUN_ERROR"])
-            assert each.events()[-2]["code"] == "abort"
-        failed = made.reader("fails")
-        failed.result()
-        assert (failed.text(), failed.events()[-2]["code"]) == (WORDS[0], "failed")
+            each.has_read_error("abort")
+        made.reader("fails").has_read_error("failed", WORDS[0])
         assert "HTTP 400" in made.reader("a", threadId="a/b").result()["error"]
 
 
@@ -216,10 +203,8 @@ def test_the_page_s_programs_print_the_thread(tmp_path: Path, module: str) -> No
 
         def printed(command: str) -> list[str]:
             shell = ["sh", "-c", command.replace("node", node())]
-            done = subprocess.run(
-                shell, cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=True
-            )
-            return done.stdout.replace(" \n", "\n").splitlines()
+            out = subprocess.check_output(shell, cwd=EXAMPLE, env=environment, text=True)
+            return out.replace(" \n", "\n").splitlines()
 
         first = printed(ask)
         assert (first[0], first[-1]) == (f"user: {question}", f"assistant: {text}")
