@@ -8,6 +8,7 @@ import orjson
 from benchmarks import prices
 from tests.answers import Answer
 from tests.costs import page
+from tests.costs.conversations import Conversations, conversation_rows
 from tests.http.asgi import Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import ROOT, TEMPLATE
@@ -23,14 +24,15 @@ PAGE = (ROOT / "docs" / "costs.md").read_text()
 
 def test_the_page_has_the_rows_of_what_is_measured(world: World) -> None:
     """Where one is missing, this prints it as it is to be."""
-    assert [row for row in page.rows(world) if row not in PAGE] == []
-    guides = {name: (ROOT / f"docs/guides/{name}.md").read_text() for name in ("durable-proxy", "llm-tokens")}
-    assert (
-        f"two readers are ${page.Conversations(world).by_proxy():.2f} a thousand" in guides["durable-proxy"]
+    rows = (page.idle_row(world), *conversation_rows(world), *page.rows(world))
+    assert [row for row in rows if row not in PAGE] == []
+    proxy, tokens = (
+        (ROOT / f"docs/guides/{name}.md").read_text() for name in ("durable-proxy", "llm-tokens")
     )
-    few, some, many = (page.Conversations(world, count, count).by_sockets()[0] for count in (60, 150, 500))
-    assert f"[${few:.2f} in place of ${many:.2f}]" in guides["llm-tokens"]
-    assert f"(with 0.2 s: ${some:.2f})" in guides["llm-tokens"]
+    assert f"two readers are ${Conversations(world).by_proxy():.2f} a thousand" in proxy
+    few, some, many = (Conversations(world, count, count).by_sockets()[0] for count in (60, 150, 500))
+    assert f"[${few:.2f} in place of ${many:.2f}]" in tokens
+    assert f"(with 0.2 s: ${some:.2f})" in tokens
 
 
 def test_most_of_a_waiting_sockets_price_are_pings() -> None:
