@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
 from typing import Final
 
@@ -40,13 +41,8 @@ class Collector:
 
     url: str = ""
     spans: list[Span] = field(default_factory=list)
-    requests: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def received(self, path: str, headers: dict[str, str], body: bytes) -> None:
-        self.requests[path] = {name.lower(): value for name, value in headers.items()}
-        if path == "/v1/traces":
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+    #: The headers of the last one, by path.
+    requests: dict[str, Message] = field(default_factory=dict)
 
     def find(self, found: Callable[[Span], bool]) -> Span:
         until(lambda: any(map(found, self.spans)))
@@ -62,7 +58,10 @@ def collector() -> Iterator[Collector]:
 
     class Receives(Handler):
         def answer(self) -> None:
-            collector.received(self.path, dict(self.headers), self.received())
+            collector.requests[self.path], body = self.headers, self.received()
+            if self.path == "/v1/traces":
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    collector.spans += [span for scope in resource.scope_spans for span in scope.spans]
             self.respond(200, b"{}", [("Content-Type", "application/json")])
 
     with serving(Receives) as collector.url:
@@ -91,7 +90,6 @@ def test_a_trace_goes_on_from_the_client_to_storage_readers_webhooks_and_upstrea
             assert not any(span.parent_span_id.hex() == "a" * 16 for span in collector.spans)
         assert http.post("/v1/proxy", headers=asked, content=b"{}").status_code == 201
         assert http.get("/v1/stream/person?secret=1", headers=traceparent("d")).status_code == 404
-
         until(lambda: "/hook" in collector.requests)
 
     assert (append.name, append.trace_state) == (f"POST {STREAM}", "vendor=1")
@@ -105,8 +103,8 @@ def test_a_trace_goes_on_from_the_client_to_storage_readers_webhooks_and_upstrea
     call, sent = collector.below("c" * 16), collector.requests["/upstream"]
     assert sent["traceparent"].startswith(f"00-{'c' * 32}-{call.span_id.hex()}-")
     assert sent["tracestate"] == "vendor=1"
-    sent = collector.requests["/hook"]
-    delivery = collector.find(lambda span: span.span_id.hex() == sent["traceparent"].split("-")[2])
+    _, _, sender, _ = collector.requests["/hook"]["traceparent"].split("-")
+    delivery = collector.find(lambda span: span.span_id.hex() == sender)
     assert (delivery.name, delivery.parent_span_id) == ("POST webhook", b"")
     for woken in (reader, delivery):
         assert {link.trace_id.hex() for link in woken.links} == {"b" * 32}
@@ -131,12 +129,9 @@ print(json.dumps([answers, [each for each in sys.modules if each.startswith(ours
 def call_function(services: LocalServices, **more: str) -> list[str]:
     """Create a stream and append to it. Return the modules imported for spans."""
     variables = own_environment() | ENVIRONMENT | services.environment | make_world(services).variables | more
-    done = subprocess.run(
-        [sys.executable, "-c", FUNCTION],
-        cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    statuses, modules = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", FUNCTION]
+    printed = subprocess.check_output(command, cwd=ROOT, env=variables, text=True, timeout=PATIENCE_SECONDS)
+    statuses, modules = json.loads(printed.splitlines()[-1])
     assert statuses == [201, 204]
     return list(modules)
 
@@ -146,7 +141,6 @@ def test_a_functions_spans_are_sent_before_it_answers(services: LocalServices, c
     call_function(services, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, **AN_HOUR)
     append = collector.find(lambda span: span.name.startswith("POST /"))
     assert (append.trace_id.hex(), append.parent_span_id.hex()) == ("b" * 32, "c" * 16)
-    assert collector.below(append.span_id.hex()).name == "PutItem"
 
 
 @pytest.mark.parametrize("exports", [True, False])
