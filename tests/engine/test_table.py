@@ -12,22 +12,8 @@ from tests.support import World, make_world, table_of
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
+from tidemark.log import table as api
 from tidemark.log.schema import Item
-from tidemark.log.table import (
-    IF_ABSENT,
-    AllOf,
-    AnyOf,
-    Compared,
-    Condition,
-    ConditionFailed,
-    Missing,
-    Present,
-    Table,
-    TransactionRefused,
-    Update,
-    Write,
-    equals,
-)
 
 pytestmark = pytest.mark.each_engine
 
@@ -36,7 +22,7 @@ CALLS = 400
 
 
 @pytest.fixture
-def tables(services: LocalServices) -> tuple[Table, Table]:
+def tables(services: LocalServices) -> tuple[api.Table, api.Table]:
     world: World = make_world(services)
     return EmbeddedTable(Database(MEMORY)), table_of(world.process().stores)
 
@@ -63,29 +49,29 @@ class Asking:
         }
         return self.key() | {name: value for name, value in more.items() if self.chance.random() < 0.5}
 
-    def condition(self, depth: int = 0) -> Condition:
+    def condition(self, depth: int = 0) -> api.Condition:
         name = self.chance.choice(["n", "s", "inc", "rc", "dl", "to", "sk"])
         by = self.chance.choice(["=", "<>", "<", "<=", ">"])
         number, text = self.chance.randrange(-1, 12), self.chance.choice(["a", "b", "é"])
-        one: Condition = Compared(name, by, text if name in {"s", "inc", "sk"} else number)  # type: ignore[arg-type]
-        kinds: list[Callable[[], Condition]] = [lambda: IF_ABSENT, lambda: one, lambda: one]
-        kinds += [lambda: Present(name), lambda: Missing(name)]
+        one: api.Condition = api.Compared(name, by, text if name in {"s", "inc", "sk"} else number)  # type: ignore[arg-type]
+        kinds: list[Callable[[], api.Condition]] = [lambda: api.IF_ABSENT, lambda: one, lambda: one]
+        kinds += [lambda: api.Present(name), lambda: api.Missing(name)]
         if depth < 2:
             two = [self.condition(depth + 1), self.condition(depth + 1)]
-            kinds += [lambda: AllOf(*two), lambda: AnyOf(*two)]
+            kinds += [lambda: api.AllOf(*two), lambda: api.AnyOf(*two)]
         return self.chance.choice(kinds)()
 
-    def maybe(self) -> Condition | None:
+    def maybe(self) -> api.Condition | None:
         return self.condition() if self.chance.random() < 0.7 else None
 
-    def write(self, key: Item) -> Write:
+    def write(self, key: Item) -> api.Write:
         if self.chance.random() < 0.5:
-            return Write(self.item() | key, condition=self.maybe())
+            return api.Write(self.item() | key, condition=self.maybe())
         sets = {"s": {"S": "set"}, "to": {"N": "7"}} if self.chance.random() < 0.7 else {}
         adds = {"rc": self.chance.randrange(-2, 3)} if not sets or self.chance.random() < 0.5 else {}
-        return Write(update=Update(key, sets, adds), condition=self.maybe())
+        return api.Write(update=api.Update(key, sets, adds), condition=self.maybe())
 
-    def call(self) -> Callable[[Table], Any]:
+    def call(self) -> Callable[[api.Table], Any]:
         """The same for each table that it is given."""
         key, item, condition = self.key(), self.item(), self.maybe()
         keys = [{"pk": key["pk"], "sk": {"S": sk}} for sk in self.chance.sample(SKS, 3)]
@@ -94,10 +80,10 @@ class Asking:
         asked: dict[str, Any] = {"at_least": low, "at_most": high, "backward": self.chance.random() < 0.5}
         asked |= self.chance.choice([{}, {"limit": 2}, {"attributes": ("sk", "n", "to")}])
         number, incarnation = self.chance.randrange(9), self.chance.choice("ab")
-        calls: list[Callable[[Table], Any]] = [
+        calls: list[Callable[[api.Table], Any]] = [
             lambda table: table.get(key),
             lambda table: table.put(item, condition),
-            lambda table: table.put(item, IF_ABSENT),
+            lambda table: table.put(item, api.IF_ABSENT),
             lambda table: table.delete(key, condition),
             lambda table: table.delete_many(keys),
             lambda table: table.transact(writes),
@@ -110,13 +96,13 @@ class Asking:
         return self.chance.choice(calls)
 
 
-def answer(table: Table, call: Callable[[Table], Any]) -> Any:
+def answer(table: api.Table, call: Callable[[api.Table], Any]) -> Any:
     """What it returns, or what it refuses with."""
     try:
         found = call(table)
-    except ConditionFailed as refused:
+    except api.ConditionFailed as refused:
         return "failed", refused.existing
-    except TransactionRefused as refused:
+    except api.TransactionRefused as refused:
         return "refused", refused.failed, refused.existing
     return _sorted(found)
 
@@ -142,7 +128,7 @@ def _sk(item: Item) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_random_calls_are_answered_alike(tables: tuple[Table, Table], seed: int) -> None:
+def test_random_calls_are_answered_alike(tables: tuple[api.Table, api.Table], seed: int) -> None:
     asking, answers = Asking(seed), set()
     for _ in range(CALLS):
         call = asking.call()
@@ -155,7 +141,7 @@ def test_random_calls_are_answered_alike(tables: tuple[Table, Table], seed: int)
         assert embedded == dynamodb
 
 
-def test_a_page_of_a_query_has_about_a_megabyte(tables: tuple[Table, Table]) -> None:
+def test_a_page_of_a_query_has_about_a_megabyte(tables: tuple[api.Table, api.Table]) -> None:
     partition, filler = f"p{uuid.uuid4().hex[:6]}", {"B": "eDsx" * 75_000}
     for table in tables:
         for number in range(6):
@@ -165,8 +151,8 @@ def test_a_page_of_a_query_has_about_a_megabyte(tables: tuple[Table, Table]) -> 
     assert all(3 <= len(items) <= 5 for items, _ in pages)
 
 
-def test_what_dynamodb_would_not_take_is_not_taken(tables: tuple[Table, Table]) -> None:
-    same = Write({"pk": {"S": "p"}, "sk": {"S": "0"}})
+def test_what_dynamodb_would_not_take_is_not_taken(tables: tuple[api.Table, api.Table]) -> None:
+    same = api.Write({"pk": {"S": "p"}, "sk": {"S": "0"}})
     for table in tables:
         with pytest.raises(Exception, match=r"DynamoDB|multiple operations"):
             table.transact([same, same])
@@ -185,13 +171,13 @@ def test_each_write_is_heard_of_and_no_other() -> None:
     heard: list[tuple[str, str]] = []
     table = EmbeddedTable(Database(MEMORY), lambda _db, event, key: heard.append((event, key["sk"]["S"])))
     item = {"pk": {"S": "p"}, "sk": {"S": "0"}, "n": {"N": "1"}}
-    table.put(item, IF_ABSENT)
+    table.put(item, api.IF_ABSENT)
     table.put(item)  # As it is already: no change.
-    with pytest.raises(ConditionFailed):
-        table.put(item, IF_ABSENT)
-    table.transact([Write(update=Update(item, adds={"n": 1}), condition=equals("n", 1))])
-    with pytest.raises(TransactionRefused):
-        table.transact([Write(item), Write(item | {"sk": {"S": "1"}}, condition=Present("n"))])
+    with pytest.raises(api.ConditionFailed):
+        table.put(item, api.IF_ABSENT)
+    table.transact([api.Write(update=api.Update(item, adds={"n": 1}), condition=api.equals("n", 1))])
+    with pytest.raises(api.TransactionRefused):
+        table.transact([api.Write(item), api.Write(item | {"sk": {"S": "1"}}, condition=api.Present("n"))])
     table.delete(item)
     table.delete(item)
     assert heard == [("INSERT", "0"), ("MODIFY", "0"), ("REMOVE", "0")]

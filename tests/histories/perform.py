@@ -6,17 +6,9 @@ from functools import partial, singledispatch
 from typing import Final
 
 from tests.histories import history
+from tidemark.protocol import errors
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.errors import (
-    Busy,
-    OutcomeUnknown,
-    ProtocolError,
-    SoftDeleted,
-    StorageSilent,
-    StorageUnavailable,
-    StreamNotFound,
-)
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import NOW, ReadFrom
@@ -66,7 +58,7 @@ def perform_group(stores: Stores, requests: Sequence[history.Append]) -> list[hi
     key = _key(requests[0].name)
     try:
         answers = append(stores, key, [_append_request(request) for request in requests])
-    except ProtocolError as refusal:
+    except errors.ProtocolError as refusal:
         answers = [refusal] * len(requests)
     return [_answer(partial(_append_answer, answer)) for answer in answers]
 
@@ -74,15 +66,15 @@ def perform_group(stores: Stores, requests: Sequence[history.Append]) -> list[hi
 def _answer(call: Callable[[], history.Answer]) -> history.Answer | None:
     try:
         return call()
-    except OutcomeUnknown:
+    except errors.OutcomeUnknown:
         return None
-    except (Busy, StorageUnavailable, StorageSilent) as refusal:
+    except (errors.Busy, errors.StorageUnavailable, errors.StorageSilent) as refusal:
         raise NotCarriedOut(type(refusal).__name__) from refusal
-    except ProtocolError as refusal:
+    except errors.ProtocolError as refusal:
         return _refusal(refusal)
 
 
-def _refusal(refusal: ProtocolError) -> history.Answer:
+def _refusal(refusal: errors.ProtocolError) -> history.Answer:
     name = type(refusal).__name__
     number = refusal.headers.get(_NUMBERS.get(name, ""))
     return history.Answer(name, None if number is None else int(number))
@@ -119,7 +111,7 @@ def _append(request: history.Append, stores: Stores) -> history.Answer:
     while outcome is None:
         try:
             [outcome] = append(stores, key, [asked])
-        except (StreamNotFound, SoftDeleted):
+        except (errors.StreamNotFound, errors.SoftDeleted):
             if request.creates is None:
                 raise
             creation = _creation(request.creates, BINARY)
@@ -133,8 +125,8 @@ def _append_request(request: history.Append) -> AppendRequest:
     return AppendRequest(content_type, request.body, request.close, request.seq, claim)
 
 
-def _append_answer(answer: Outcome | ProtocolError) -> history.Answer:
-    if isinstance(answer, ProtocolError):
+def _append_answer(answer: Outcome | errors.ProtocolError) -> history.Answer:
+    if isinstance(answer, errors.ProtocolError):
         raise answer
     return history.Answer(_APPENDED[answer.kind], answer.next_offset, answer.closed)
 

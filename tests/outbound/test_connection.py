@@ -14,14 +14,6 @@ import pytest
 
 from tests.waiting import PATIENCE_SECONDS, until
 from tidemark.outbound import connection
-from tidemark.outbound.connection import (
-    AddressRefused,
-    Lookups,
-    NotConnected,
-    Timeouts,
-    TooManyLookups,
-    answered,
-)
 from tidemark.outbound.request import RequestBody, Url, is_public
 
 Attempt = tuple[str, float]
@@ -29,9 +21,11 @@ PUBLIC = Url("https", "far.test", 443, "/")
 
 
 async def status_of(url: Url, seconds: float = PATIENCE_SECONDS) -> int:
-    body, timeouts = RequestBody(b""), Timeouts(seconds, seconds, seconds)
+    body, timeouts = RequestBody(b""), connection.Timeouts(seconds, seconds, seconds)
     may_connect = is_public if url is PUBLIC else (lambda _: True)
-    asked = answered(url, "GET", [], body, names=Lookups(), may_connect=may_connect, timeouts=timeouts)
+    asked = connection.answered(
+        url, "GET", [], body, names=connection.Lookups(), may_connect=may_connect, timeouts=timeouts
+    )
     async with asked as answer:
         return answer.status
 
@@ -61,7 +55,7 @@ def test_a_name_with_an_address_that_is_not_public_is_not_connected_to(
     attempts: list[Attempt], monkeypatch: pytest.MonkeyPatch, addresses: list[str]
 ) -> None:
     resolve(monkeypatch, addresses)
-    with pytest.raises(AddressRefused if addresses else NotConnected):
+    with pytest.raises(connection.AddressRefused if addresses else connection.NotConnected):
         asyncio.run(status_of(PUBLIC))
     assert attempts == []
 
@@ -78,7 +72,7 @@ def test_only_checked_addresses_are_tried_and_a_silent_one_leaves_time_for_the_n
     attempts: list[Attempt], monkeypatch: pytest.MonkeyPatch, results: list[list[str]], tried: list[str]
 ) -> None:
     resolve(monkeypatch, *results)
-    with pytest.raises(NotConnected, match="ConnectTimeout"):
+    with pytest.raises(connection.NotConnected, match="ConnectTimeout"):
         asyncio.run(status_of(PUBLIC, 100.0))
     assert [address for address, _ in attempts] == tried
     assert [timeout <= 50 for _, timeout in attempts] == [True] * (len(tried) - 1) + [False]
@@ -116,7 +110,7 @@ def test_callers_with_the_same_question_share_one_answer(go_on: threading.Event)
         go_on.wait(PATIENCE_SECONDS)
         return name.upper()
 
-    lookups = Lookups()
+    lookups = connection.Lookups()
     first = lookups.ask(look, "a.test")
     assert (lookups.ask(look, "a.test") is first, first.cancel()) == (True, False)
     go_on.set()
@@ -126,12 +120,12 @@ def test_callers_with_the_same_question_share_one_answer(go_on: threading.Event)
 
 
 def test_slow_names_of_one_domain_leave_room_and_no_name_waits_in_a_line(go_on: threading.Event) -> None:
-    lookups, wait = Lookups(), lambda _name: go_on.wait(PATIENCE_SECONDS)
+    lookups, wait = connection.Lookups(), lambda _name: go_on.wait(PATIENCE_SECONDS)
     answers = [lookups.ask(wait, f"{number}.one.test") for number in range(16)]
-    with pytest.raises(TooManyLookups, match=r"16 of .*one\.test"):
+    with pytest.raises(connection.TooManyLookups, match=r"16 of .*one\.test"):
         lookups.ask(wait, "17.one.test")
     answers += [lookups.ask(wait, f"{number}.test") for number in range(48)]
-    with pytest.raises(TooManyLookups):
+    with pytest.raises(connection.TooManyLookups):
         lookups.ask(wait, "another.test")
     go_on.set()
     assert all(answer.result(PATIENCE_SECONDS) for answer in answers)
@@ -145,7 +139,7 @@ def test_a_failure_is_the_answer_and_leaves_no_garbage() -> None:
 
     gc.collect()
     with pytest.raises(OSError, match="no address"):
-        Lookups().ask(fail, "a.test").result(PATIENCE_SECONDS)
+        connection.Lookups().ask(fail, "a.test").result(PATIENCE_SECONDS)
     assert not [
         each for each in gc.get_objects() if isinstance(each, OSError) and each.args == ("no address",)
     ]

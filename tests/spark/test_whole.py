@@ -23,22 +23,13 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
 from tidemark.service.delete import delete
 from tidemark.service.retention import trim_below
+from tidemark.spark import whole as plans
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable
 from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.reach import Reach
 from tidemark.spark.readers.port import Head, Position
-from tidemark.spark.whole import (
-    RowsDeleted,
-    Stretch,
-    WholePlan,
-    _is_all,
-    files_of_streams,
-    plan_whole,
-    read_whole,
-    stream_whole,
-)
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=60, min_batches=2, block_bytes=20)
 
@@ -193,7 +184,7 @@ def test_each_message_is_there_once_in_any_life_of_streams(
         step(random.choice(life.names))
         deleted = number % 3 == 2
         for options in (over_table, over_http):
-            frame = read_whole(
+            frame = plans.read_whole(
                 spark, "lake.messages", catalog_properties=lake.properties, deleted=deleted, **options
             )
             assert by_stream(frame) == life.expected(deleted=deleted), number
@@ -212,7 +203,7 @@ def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
     options: dict[str, Any] = table_options(world) | {"bucket": name, "subscribePattern": ".*"}
 
     def whole() -> Any:
-        return read_whole(spark, "lake.messages", catalog_properties=lake.properties, **options)
+        return plans.read_whole(spark, "lake.messages", catalog_properties=lake.properties, **options)
 
     life.append("chat", 2)
     pinned, expected = whole(), life.expected(deleted=False)
@@ -231,13 +222,13 @@ def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
 def test_the_bucket_of_rows_is_looked_at_where_statistics_do_not_tell_it(lake: Lake) -> None:
     table = lake.ensured()
     add(table, batch(0, "s"), {"stream": "a", "value": [b"1", b"2"]})
-    (file,) = files_of_streams(table.load(), None, "v1", ["a"])
-    assert _is_all(b"v1", 1, file)
-    assert not _is_all(b"v2", 1, file)
+    (file,) = plans.files_of_streams(table.load(), None, "v1", ["a"])
+    assert plans._is_all(b"v1", 1, file)
+    assert not plans._is_all(b"v2", 1, file)
     for told in ({"lower_bounds": {1: b"v0"}}, {"upper_bounds": None}, {"null_value_counts": {1: 1}}):
         stats = {"lower_bounds": {1: b"v1"}, "upper_bounds": {1: b"v1"}, "null_value_counts": {1: 0}}
         other: Any = SimpleNamespace(**(stats | told))
-        assert not _is_all(b"v1", 1, other)
+        assert not plans._is_all(b"v1", 1, other)
 
 
 @pytest.fixture
@@ -262,7 +253,7 @@ def test_a_scan_for_one_stream_opens_few_files_and_row_groups(lake: Lake, few_ro
 
     def scanned() -> tuple[int, int, int, int]:
         """Files that are opened, of how many; and row groups that are read in those, of how many."""
-        opened = [each.file_path for each in files_of_streams(table.load(), None, "v1", [wanted])]
+        opened = [each.file_path for each in plans.files_of_streams(table.load(), None, "v1", [wanted])]
         groups = [
             group.column(group_columns.index("stream")).statistics
             for found in (parquet.read_metadata(path.removeprefix("file:")) for path in opened)
@@ -295,7 +286,7 @@ def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
             raise OSError("the target is away")
 
     def run() -> None:
-        query = stream_whole(
+        query = plans.stream_whole(
             spark,
             "lake.messages",
             write,
@@ -321,7 +312,7 @@ def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
     assert (sorted(batches), fails) == ([0, 1, 2], [])
     (tmp_path / "other" / "offsets" / "0").mkdir(parents=True)
     with pytest.raises(InvalidOptions, match="of a query that did not begin with the lake"):
-        stream_whole(
+        plans.stream_whole(
             spark,
             "lake.messages",
             write,
@@ -340,14 +331,14 @@ def reach(first: int, last: int) -> Reach:
     return Reach(f"{first:016}", f"{last:016}")
 
 
-def planned(*heads: Head, deleted: bool = False, **reaches: Reach) -> WholePlan:
+def planned(*heads: Head, deleted: bool = False, **reaches: Reach) -> plans.WholePlan:
     """`reaches` are by name, of the incarnation `i`; of a name that ends in `_`, of none."""
     known = {(name.rstrip("_"), "" if name.endswith("_") else "i"): reach for name, reach in reaches.items()}
     options = ReadOptions(ConnectionOptions(), pattern="[a-y].*")
-    return plan_whole(options, {each.name: each for each in heads}, known, deleted=deleted)
+    return plans.plan_whole(options, {each.name: each for each in heads}, known, deleted=deleted)
 
 
-def stretch(found: Stretch) -> dict[str, tuple[int, int]]:
+def stretch(found: plans.Stretch) -> dict[str, tuple[int, int]]:
     return {name: (int(found.starts[name].offset), int(end.offset)) for name, end in found.ends.items()}
 
 
@@ -394,7 +385,7 @@ def test_what_is_not_read_whole_is_told(world: World, lake: Lake, options: dict[
     LakeTable("default", lake.properties, "lake.messages").ensure()
     given: dict[str, Any] = table_options(world) | {"subscribe": "a"} | options
     with pytest.raises(InvalidOptions, match=what):
-        read_whole(None, "lake.messages", catalog_properties=lake.properties, **given)
+        plans.read_whole(None, "lake.messages", catalog_properties=lake.properties, **given)
 
 
 def test_a_table_with_delete_files_is_refused() -> None:
@@ -402,5 +393,5 @@ def test_a_table_with_delete_files_is_refused() -> None:
     task = SimpleNamespace(delete_files={"deletes.parquet"}, file=SimpleNamespace(file_path="a.parquet"))
     scan = SimpleNamespace(plan_files=lambda: [task])
     table: Any = SimpleNamespace(scan=lambda **_: scan, name=lambda: ("lake", "messages"))
-    with pytest.raises(RowsDeleted, match=r"lake\.messages has delete files"):
-        files_of_streams(table, None, "v1", ["a"])
+    with pytest.raises(plans.RowsDeleted, match=r"lake\.messages has delete files"):
+        plans.files_of_streams(table, None, "v1", ["a"])
