@@ -68,9 +68,7 @@ def test_the_local_server_refuses_to_be_open_on_other_hosts(
         ({**JWKS, "AUTH_JWKS_URL": "id.example/jwks.json"}, "https"),
     ],
 )
-def test_invalid_settings_are_refused_without_showing_a_secret(
-    variables: dict[str, str], reason: str
-) -> None:
+def test_invalid_settings_are_refused_without_showing_secrets(variables: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidSetting, match=reason) as refused:
         settings_of(variables)
     assert SECRET not in str(refused.value)
@@ -90,7 +88,7 @@ def test_secrets_are_not_shown() -> None:
         ("POST", "a1b2c3.execute-api.eu-west-1.amazonaws.com", False),
     ],
 )
-def test_writes_by_the_write_functions_own_url_need_no_origin_secret(
+def test_writes_by_the_functions_own_url_need_no_origin_secret(
     method: str, domain: str, passes: bool
 ) -> None:
     """What Lambda says of the address counts, and not what the client says in `Host`."""

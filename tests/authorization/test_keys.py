@@ -91,9 +91,7 @@ class Publisher:
 @pytest.mark.parametrize("kid", ["k1", None])
 @pytest.mark.parametrize("signs", PRIVATE)
 @pytest.mark.parametrize("published", PRIVATE)
-def test_a_key_verifies_the_signature_of_its_private_key_alone(
-    published: str, signs: str, kid: str | None
-) -> None:
+def test_a_key_verifies_signatures_of_its_private_key(published: str, signs: str, kid: str | None) -> None:
     tokens = Tokens([Publisher(public_jwk(published, kid)).keys()])
     if published == signs:
         tokens.check(as_issued(signs, kid)).check(SOMETHING)
@@ -363,7 +361,7 @@ def sends(status: int, body: bytes, **headers: str) -> Respond:
     ],
     ids=["404", "500", "redirect", "huge", "hangs up"],
 )
-def test_a_document_that_cannot_be_fetched_raises_cannot_fetch(
+def test_a_document_out_of_reach_raises_cannot_fetch(
     served: tuple[str, list[Respond]], answer: Respond
 ) -> None:
     url, respond = served

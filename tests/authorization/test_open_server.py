@@ -54,9 +54,7 @@ def test_it_answers_to_loopback_names_alone(runner: asyncio.Runner, host: str, s
         (f"http://{OWN}.evil.example", 403), (f"http://{OWN}, https://evil.example", 403),
     ],
 )  # fmt: skip
-def test_it_takes_writes_of_its_own_pages_alone(
-    runner: asyncio.Runner, origin: str | None, status: int
-) -> None:
+def test_it_takes_writes_of_own_pages_alone(runner: asyncio.Runner, origin: str | None, status: int) -> None:
     headers = {"Host": OWN} | ({} if origin is None else {"Origin": origin})
     for method in ("PUT", "POST", "DELETE"):
         answer = server(runner)(method, STREAM, headers)

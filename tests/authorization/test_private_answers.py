@@ -89,9 +89,7 @@ def public_way(
         yield opened
 
 
-def test_everybody_may_read_a_public_bucket_and_only_a_token_may_write(
-    world: World, public_way: Way, name: str
-) -> None:
+def test_everybody_reads_a_public_bucket_and_a_token_writes(world: World, public_way: Way, name: str) -> None:
     path = f"/v1/stream/{name}"
     text = {"Content-Type": "text/plain"}
     assert public_way("PUT", path, text).status == 401
@@ -115,7 +113,7 @@ def test_no_cache_may_keep_a_response_to_a_url_with_a_token(public_way: Way, nam
     assert "private" in answer.headers["cache-control"]
 
 
-def test_who_changed_what_or_was_refused_is_told(
+def test_changes_and_refusals_name_their_author(
     way: Way, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the token's subject and id and the key's, never by the token. An append alone is not told."""

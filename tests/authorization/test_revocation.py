@@ -78,9 +78,7 @@ def test_a_warm_process_refuses_a_revoked_token_within_a_minute_and_reads_the_li
     assert warm.taken() == {"Query": 1}
 
 
-def test_a_list_that_cannot_be_read_is_used_as_it_was_last_read(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_cannot_be_read_is_used_as_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     warm = WarmProcess(world)
     signed, known = token(ADMIN, jti="first"), token(ADMIN, jti="known")
     with monkeypatch.context() as patch:

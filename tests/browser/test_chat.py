@@ -158,9 +158,7 @@ def test_the_servers_die_and_the_network_is_lost(built: Path, tmp_path: Path) ->
         assert room.tool_runs() == 1
 
 
-def test_an_answer_whose_server_was_killed_is_shown_as_cut_and_can_be_asked_again(
-    built: Path, tmp_path: Path
-) -> None:
+def test_an_answer_of_a_killed_server_is_shown_as_cut_and_asked_again(built: Path, tmp_path: Path) -> None:
     with chatting(built, tmp_path) as room, room.tab() as tab, room.tab() as second:
         ask(tab)
         for each in (tab, second):

@@ -87,9 +87,7 @@ def test_the_typescript_blocks_pass_a_strict_compiler(tmp_path: Path) -> None:
 @NEEDS_CHROMIUM
 @NEEDS_CLIENT
 @pytest.mark.parametrize("reader", [TS_READER, TS_SAVING], ids=["short", "saving"])
-def test_a_browser_that_reloads_shows_the_whole_answer_once(
-    server: Server, tmp_path: Path, reader: str
-) -> None:
+def test_a_reloaded_browser_shows_the_whole_answer_once(server: Server, tmp_path: Path, reader: str) -> None:
     """Opened before there is a stream, and reloaded half-way; the one that saves goes on from its offset."""
     task = {"code": at(server, reader), "whole": ANSWER, "reload": True}
     half = TS_WRITER.replace(
@@ -109,9 +107,7 @@ def test_a_browser_that_reloads_shows_the_whole_answer_once(
 @NEEDS_CHROMIUM
 @NEEDS_CLIENT
 @pytest.mark.parametrize("before", ["It is shorter.", ANSWER.upper() * 3])
-def test_a_page_whose_answer_was_written_anew_shows_the_new_one(
-    server: Server, tmp_path: Path, before: str
-) -> None:
+def test_a_page_shows_an_answer_that_is_written_anew(server: Server, tmp_path: Path, before: str) -> None:
     """Where the saved offset lies behind the new end, and where it lies inside the new answer."""
     for _ in range(2):
         finish(start_typescript(at(server, TS_WRITER), tmp_path))
@@ -154,9 +150,7 @@ def test_a_python_reader_that_is_killed_goes_on_where_it_stopped(server: Server,
     assert finish(start([sys.executable, "-c", at(server, PY_READER)], tmp_path)) == ANSWER
 
 
-def test_a_python_reader_begins_again_where_the_answer_was_written_anew(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_python_reader_begins_again_if_the_answer_is_written_anew(server: Server, tmp_path: Path) -> None:
     """The writer runs again and the reader with it: the new answer is longer, and shorter."""
     writer = at(server, PY_WRITER).replace("0.25", "0")
     for answer in (ANSWER, "It is longer now. " + ANSWER, "Short. "):

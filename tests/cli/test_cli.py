@@ -89,7 +89,7 @@ def test_lines_become_messages_and_come_back(server: Server, stream: str) -> Non
         ("application/octet-stream", random.Random(7).randbytes(700_000)),
     ],
 )
-def test_bytes_and_text_come_back_byte_for_byte(
+def test_bytes_and_text_come_back_unchanged(
     server: Server, stream: str, content_type: str, sent: bytes
 ) -> None:
     said = run(server, "append", stream, "--create", content_type, stdin=sent)
@@ -198,9 +198,7 @@ def read_terminal(terminal: int) -> bytes:
     return shown
 
 
-def test_the_progress_of_append_is_shown_only_on_a_terminal(
-    server: Server, stream: str, tmp_path: Path
-) -> None:
+def test_the_progress_of_append_is_shown_on_terminals(server: Server, stream: str, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"".join(b"%d\n" % number for number in range(3000)))
     arguments = ["append", stream, "--create", "application/json", str(file)]
@@ -430,9 +428,7 @@ def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Serve
         (("completion", "tcsh"), "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
     ],
 )
-def test_an_error_is_printed_without_a_traceback(
-    server: Server, arguments: tuple[str, ...], said: str
-) -> None:
+def test_an_error_is_printed_without_traceback(server: Server, arguments: tuple[str, ...], said: str) -> None:
     status = 2 if {"tail", "localhost", "token", "completion"} & {*arguments} else 1
     printed = run(server, *arguments, status=status, AUTH_SECRET="s" * 32).decode()
     assert said in printed

@@ -46,9 +46,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_a_copy_is_a_store_of_its_own(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_is_its_own_store(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was cut off is not there."""
     copy = tmp_path / "copy"
     for failure in (OSError("No space"), shutil.Error([(str(data_dir), str(copy), "No space")])):

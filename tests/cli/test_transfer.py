@@ -110,9 +110,7 @@ def test_a_file_becomes_a_stream_and_comes_back_and_is_completed(server: Server,
         assert (tmp_path / "other").read_bytes() == other
 
 
-def test_the_last_line_of_a_growing_file_is_copied_once_it_has_its_end(
-    server: Server, tmp_path: Path
-) -> None:
+def test_the_last_line_of_a_growing_file_is_copied_once_it_has_an_end(server: Server, tmp_path: Path) -> None:
     """Or as it is with `--final`; a later run finds it in the target."""
     (file := tmp_path / "grows.jsonl").write_bytes(b"1\n12")
     name = f"file:{file}"
@@ -305,9 +303,7 @@ def test_an_empty_token_is_an_error(
     assert (done.exit_code, said in done.output) == (2, True), done.output
 
 
-def test_a_refusal_says_that_the_token_of_the_environment_was_not_sent(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_refusal_says_that_the_environments_token_was_not_sent(server: Server, tmp_path: Path) -> None:
     private = {"AUTH_SECRET": "s" * 32, "ALLOW_ANONYMOUS": "false"}
     with running(tidemark_server("asgi", tmp_path, **private)) as away:
         environment = {"TIDEMARK_URL": server.base_url, "TIDEMARK_TOKEN": "t"}

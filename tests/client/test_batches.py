@@ -260,9 +260,7 @@ def with_two_batches_on_their_way() -> tuple[Server, Batches, ProducerBatch, Pro
 
 @pytest.mark.parametrize("unknown", [LOST, Reply(503, {}, b'{"outcome": "unknown"}')])
 @pytest.mark.parametrize("answer_first", [False, True])
-def test_a_lost_batch_may_find_the_stream_closed_behind_it(
-    unknown: Reply | Lost, *, answer_first: bool
-) -> None:
+def test_a_lost_batch_may_find_its_stream_closed(unknown: Reply | Lost, *, answer_first: bool) -> None:
     """A closed stream does not say that it has the batch; the answer to the close says so."""
     server, made, lost, last = with_two_batches_on_their_way()
     server.answer(made.request(lost))

@@ -121,9 +121,7 @@ async def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
 @both
 @pytest.mark.parametrize("create", [False, True, {"ttl": 60}])
 @on_a_loop
-async def test_a_producer_writes_once_through_a_network_that_loses(
-    tidemark_url: str, kind: Any, create: Any
-) -> None:
+async def test_a_producer_writes_once_if_the_network_loses(tidemark_url: str, kind: Any, create: Any) -> None:
     url, written = f"{tidemark_url}/v1/stream/lossy", list(range(200))
     if create is False:
         Stream.create(url, content_type="application/json")
@@ -382,9 +380,7 @@ async def test_the_body_of_a_redirect_is_not_read_and_gets_no_credentials_of_the
 @both
 @pytest.mark.parametrize("closed", [False, True])
 @on_a_loop
-async def test_a_read_backwards_goes_on_in_no_other_stream(
-    tidemark_url: str, kind: Any, closed: bool
-) -> None:
+async def test_a_backward_read_goes_on_in_no_other_stream(tidemark_url: str, kind: Any, closed: bool) -> None:
     """Neither to older messages nor to newer ones, whichever of cursor and incarnation is kept."""
     stream = kind(f"{tidemark_url}/v1/stream/replaced")
     await awaited(kind.create(stream.url, content_type="application/json"))

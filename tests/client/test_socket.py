@@ -152,9 +152,7 @@ def socket_threads() -> set[threading.Thread]:
 
 
 @both
-def test_a_socket_asks_only_for_data_that_fit_no_frame(
-    tidemark_url: str, asked: list[str], kind: Any
-) -> None:
+def test_sockets_ask_only_for_data_that_fit_no_frame(tidemark_url: str, asked: list[str], kind: Any) -> None:
     others = socket_threads()
     writer = Stream.create(f"{tidemark_url}/v1/stream/a%20b", content_type="text/plain")
     reader = Following(kind, writer.url)

@@ -100,9 +100,7 @@ def watching(token: str | None = None, *, seconds: int = 0) -> tuple[Client, wat
         ([{"status": 400, "error": "too many streams"}], [(A, ELSEWHERE)]),
     ],
 )
-def test_a_message_wakes_the_right_reader(
-    messages: list[Any], woken: list[tuple[str, watches.Woken]]
-) -> None:
+def test_a_message_wakes_its_reader(messages: list[Any], woken: list[tuple[str, watches.Woken]]) -> None:
     client, _ = watching()
     assert client.hear(*messages) == woken
     assert not client.watches.is_broken

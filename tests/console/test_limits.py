@@ -91,9 +91,7 @@ PAGES = {
 }
 
 
-def test_a_page_of_data_runs_no_script_and_has_no_handle_on_the_console(
-    closed_server: Server, browser: Browser
-) -> None:
+def test_a_page_of_data_runs_no_script_and_has_no_console(closed_server: Server, browser: Browser) -> None:
     """It would be of the console's origin. Without the headers of its answer the script runs."""
     admin = {"Authorization": f"Bearer {token('read:* write:* manage:*')}"}
     send(closed_server, "PUT", "/pubs", b"", **admin)
@@ -225,9 +223,7 @@ def test_a_hundred_thousand_messages(console: Console) -> None:
 # --- a server that goes away --------------------------------------------------------
 
 
-def test_a_tail_goes_on_after_the_server_was_killed(
-    browser: Browser, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_tail_outlives_a_killed_server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
     with running(tidemark_server("asgi", tmp_path_factory.mktemp("killed"))) as server:
         path = make_stream(server, [{"n": 0}])
         context = browser.new_context()

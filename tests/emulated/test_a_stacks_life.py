@@ -150,7 +150,7 @@ def test_the_packer_packs(emulator: Emulator, first: Stack) -> None:
     assert read(first, "/v1/stream/packed") == b"abc"
 
 
-def test_a_gradual_stack_answers_by_versions_which_a_changed_parameter_replaces(
+def test_a_gradual_stack_has_versions_which_a_changed_parameter_replaces(
     emulator: Emulator, first: Stack
 ) -> None:
     functions = emulator.client("lambda")

@@ -95,9 +95,7 @@ def test_sam_build_and_sam_deploy_make_a_stack_that_works(emulator: Emulator, st
     assert "functions at once" in stack.outputs["Readers"]
 
 
-def test_the_command_for_a_token_works_as_it_is_copied(
-    emulator: Emulator, stack: Stack, printed: str
-) -> None:
+def test_the_command_for_a_token_works_as_copied(emulator: Emulator, stack: Stack, printed: str) -> None:
     """From the table that SAM prints, in a folder of the project. CloudFront is not emulated, so the other
     command runs in tests/infra/test_deployment.py."""
     rows = dict(re.findall(r"^Key +(\w+) *\nDescription[^\0]*?\nValue +(.*?) *\n", printed, re.MULTILINE))

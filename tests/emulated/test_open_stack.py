@@ -86,9 +86,7 @@ def test_a_webhook_is_called_by_https_alone(client: httpx.Client) -> None:
     assert made.json()["webhook"]["signing"]["kid"] in {each["kid"] for each in keys}
 
 
-def test_the_signing_key_is_rotated_by_its_command(
-    client: httpx.Client, emulator: Emulator, stack: Stack
-) -> None:
+def test_the_command_rotates_the_signing_key(client: httpx.Client, emulator: Emulator, stack: Stack) -> None:
     """As `make rotate-keys STACK=…` does: it finds table and parameters by the stack's outputs."""
 
     def signing_keys(*arguments: str) -> list[str]:

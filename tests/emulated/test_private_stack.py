@@ -149,9 +149,7 @@ def test_iam_is_enforced(emulator: Emulator, client: httpx.Client) -> None:
     assert client.get("/v1/stream/closed", params={"offset": "-1"}).content == b"y"
 
 
-def test_queues_and_logs_are_encrypted_with_the_customers_key(
-    emulator: Emulator, stack: Stack, key: str
-) -> None:
+def test_queues_and_logs_are_encrypted_with_customers_key(emulator: Emulator, stack: Stack, key: str) -> None:
     """CloudFormation there leaves the key of a table and of a bucket out."""
     sqs, made = emulator.client("sqs"), emulator.client("cloudformation")
     found = made.describe_stack_resources(StackName=stack.name)["StackResources"]

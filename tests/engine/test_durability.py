@@ -128,9 +128,7 @@ def test_appends_that_wait_share_a_sync(start: Start) -> None:
 
 @pytest.mark.parametrize(("calls", "every"), [("fdatasync", 7), ("pwrite64", 37)])
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
-def test_what_is_acknowledged_is_there_if_disks_fail(
-    start: Start, calls: str, every: int, error: str
-) -> None:
+def test_acknowledged_data_are_there_if_disks_fail(start: Start, calls: str, every: int, error: str) -> None:
     """From the hundredth on, one of so many; a commit writes about ten times. The server goes on, and after a
     kill the next one does."""
     server = start("-e", f"inject={calls}:error={error}:when=100+{every}")

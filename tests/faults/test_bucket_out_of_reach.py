@@ -127,9 +127,7 @@ def test_an_upload_can_be_published_once_s3_is_back(process: Process, s3: Breaka
     assert read_snapshot(process.stores, key, 6).data == b"folded"
 
 
-def test_the_janitor_reclaims_later_what_s3_did_not_let_it_delete(
-    world: World, process: Process, s3: Breakable
-) -> None:
+def test_the_janitor_reclaims_later_what_s3_kept(world: World, process: Process, s3: Breakable) -> None:
     """What is due stays due. The round has failed, so somebody hears of it."""
     key = a_key()
     process.create(key, body=LARGE)

@@ -126,9 +126,7 @@ def cut_one(number: int, position: int) -> Callable[[Reply], Sent]:
     return lambda reply: Sent(reply.raw[:position], close=True) if next(count) == number else Sent(reply.raw)
 
 
-def test_a_composition_repeats_calls_whose_reply_has_no_tag(
-    process: Process, proxy: Proxy, is_in_parts: bool
-) -> None:
+def test_a_composition_repeats_calls_without_tags(process: Process, proxy: Proxy, is_in_parts: bool) -> None:
     """A reply without a body can end behind its length; the tag may come later."""
     for operation in ("GET", "PUT part" if is_in_parts else "PUT"):
         spoiled = list[Reply]()
@@ -166,9 +164,7 @@ def test_a_composition_is_refused_if_the_source_is_not_the_expected_object(
         process.stores.blobs.compose("composed", WANTED)
 
 
-def test_a_cut_reply_of_sqs_means_the_queue_is_unavailable(
-    services: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cut_reply_of_sqs_is_queue_unavailable(services: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake message that nobody received must not look like none."""
     with Proxy(os.environ["AWS_ENDPOINT_URL_SQS"]).on_a_thread() as proxy:
         monkeypatch.setitem(os.environ, "AWS_ENDPOINT_URL_SQS", proxy.endpoint)

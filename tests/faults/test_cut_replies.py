@@ -145,9 +145,7 @@ TO_A_READ = [
         *(("PUT", 200, headers) for headers in (OF_TWO, OF_AN_OBJECT)),
     ],
 )
-def test_no_reply_counts_without_its_length_checksum_and_tag(
-    method: str, status: int, headers: dict[str, str]
-) -> None:
+def test_replies_need_length_checksum_and_tag(method: str, status: int, headers: dict[str, str]) -> None:
     with pytest.raises(NoAnswer):
         whole(AwsRequest(method, "/", {}), status, headers, b"{}")
 
@@ -191,9 +189,7 @@ CHANGES: dict[str, Callable[[int, bytes], bytes]] = {
 
 @pytest.mark.parametrize("kind", ANSWERS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_wrong_body_of_the_right_length_does_not_count_as_a_reply_of_dynamodb(
-    kind: str, change: str
-) -> None:
+def test_a_wrong_body_of_the_right_length_is_no_reply_of_dynamodb(kind: str, change: str) -> None:
     """As something on the way may answer, checksum and all. It is asked again, and what comes then counts;
     where nothing else comes, the outcome is unknown."""
     operation, (status, body) = ANSWERS[kind]
@@ -216,9 +212,7 @@ def test_a_wrong_body_of_the_right_length_does_not_count_as_a_reply_of_dynamodb(
 
 
 @pytest.mark.parametrize("body", [OBJECT[:-1], b"", OBJECT + b"x"], ids=["truncated", "empty", "longer"])
-def test_an_object_without_a_checksum_is_checked_by_its_size(
-    body: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_object_without_checksum_is_checked_by_size(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """An object that somebody else has put may have none that this can compute."""
     left = [body, OBJECT, *[body] * 6]
     objects = Objects(lambda *_: (200, left.pop(0)))

@@ -43,9 +43,7 @@ def is_harmless(life: lives.Life, pk: str, item: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", list(lives.LIVES))
-def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(
-    world: World, life: lives.Life, name: str
-) -> None:
+def test_a_write_that_is_sent_again_changes_nothing(world: World, life: lives.Life, name: str) -> None:
     seen: set[lives.Place] = set()
     left_behind: set[lives.Place] = set()
     for number, step in enumerate(lives.LIVES[name]):
@@ -130,9 +128,7 @@ def test_an_orphan_is_not_removed_because_its_stream_is_not_seen(world: World, l
     assert world.process().read_all(life.key) == lives.LARGE
 
 
-def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(
-    world: World, life: lives.Life
-) -> None:
+def test_a_published_upload_stays_if_its_stream_is_not_seen(world: World, life: lives.Life) -> None:
     """Nor by a run that has read the entry before the publish settled it."""
     lives.create_json(life)
     lives.upload(life)
@@ -171,9 +167,7 @@ def test_what_somebody_needs_is_not_removed_whatever_an_entry_says(  # noqa: PLR
     assert said in caplog.text
 
 
-def test_a_claimed_body_is_removed_by_the_next_run_if_the_first_one_stops(
-    world: World, life: lives.Life
-) -> None:
+def test_a_claimed_body_is_removed_by_the_next_run_if_the_first_stops(world: World, life: lives.Life) -> None:
     """The claim stays in the queue until the body is gone."""
     lives.create_json(life)
     lives.upload(life)

@@ -74,7 +74,7 @@ def other_world(services: LocalServices) -> World:
 
 
 @pytest.mark.parametrize("name", list(LIVES))
-def test_nobody_sees_that_the_reply_to_each_write_was_lost(
+def test_nobody_sees_that_the_reply_to_each_write_is_lost(
     world: World, other_world: World, name: str
 ) -> None:
     calm, troubled = Life(world.process(), world), Life(other_world.process(), other_world)
@@ -157,9 +157,7 @@ def test_an_answer_is_not_made_up_where_others_came_between(world: World, case: 
 
 
 @pytest.mark.parametrize("body", [b"", b"content"])
-def test_a_creation_that_landed_and_was_deleted_before_its_retry_is_not_made_twice(
-    world: World, body: bytes
-) -> None:
+def test_a_creation_that_is_deleted_before_its_retry_is_not_made_twice(world: World, body: bytes) -> None:
     life = Life(world.process(), world)
     lose_replies(life.process, lambda: lived(world, [end]), writes=1)
     assert life.process.create(KEY, body=body).is_new

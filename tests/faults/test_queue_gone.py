@@ -54,9 +54,7 @@ def functions(sqs: Breakable) -> Iterator[Functions]:
     functions.stop()
 
 
-def test_readers_go_on_when_no_queue_can_be_created(
-    process: Process, functions: Functions, sqs: Breakable
-) -> None:
+def test_readers_go_on_if_no_queue_is_created(process: Process, functions: Functions, sqs: Breakable) -> None:
     key = a_key()
     process.create(key)
     event = http_event("GET", f"/v1/stream/{key.stream_id}", f"offset={0:016d}&live=long-poll")
@@ -68,9 +66,7 @@ def test_readers_go_on_when_no_queue_can_be_created(
     assert (answer.status, answer.body) == (200, b"news"), answer
 
 
-def test_the_janitor_fails_without_sqs_and_works_once_it_is_back(
-    functions: Functions, sqs: Breakable
-) -> None:
+def test_the_janitor_fails_without_sqs_and_works_with_it_again(functions: Functions, sqs: Breakable) -> None:
     with sqs.failing(NO_CONNECTION), pytest.raises(Exception, match="connect"):
         functions.invoke("janitor", load_event("janitor-schedule"))
     assert "queues" in functions.invoke("janitor", load_event("janitor-schedule"))

@@ -57,7 +57,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("place", "allowed"), ALLOWED.items())
-def test_an_unknown_method_gets_405_with_the_allowed_ones(
+def test_unknown_methods_get_405_with_those_allowed(
     door: Door, bucket: str, place: str, allowed: str
 ) -> None:
     target = place if place.startswith("/v1/") else f"{bucket}{place}"

@@ -109,9 +109,7 @@ def test_a_listing_after_the_last_name_with_the_prefix_is_empty(door: Door, path
         assert not listing.json.get("streams", listing.json.get("buckets")), place
 
 
-def test_buckets_are_listed_with_their_counts_until_they_are_deleted(
-    door: Door, path: str, clock: Clock
-) -> None:
+def test_buckets_are_listed_with_their_counts_until_deleted(door: Door, path: str, clock: Clock) -> None:
     prefix = f"list-{path.rpartition('/')[2]}-"
     for name in ("b", "a", "c"):
         assert door.put(f"/{prefix}{name}").status == 201
@@ -391,9 +389,7 @@ def test_a_console_page_loads_nothing_from_another_host(door: Door, place: str) 
     ("accepted", "is_compressed"),
     [("gzip, deflate, br", True), ("br;q=1.0, GZIP;q=0.5", True), ("gzip;q=0", False), ("br", False)],
 )
-def test_a_console_file_is_compressed_for_those_who_accept_it(
-    door: Door, accepted: str, is_compressed: bool
-) -> None:
+def test_a_console_file_is_compressed_if_accepted(door: Door, accepted: str, is_compressed: bool) -> None:
     """Each form has an entity tag of its own."""
     place = "/v1/console/console.js"
     plain, answer = (door.get(place, {"Accept-Encoding": each}) for each in ("", accepted))

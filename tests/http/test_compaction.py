@@ -33,9 +33,7 @@ def test_head_tells_how_a_stream_is_compacted(door: Door, path: str) -> None:
     assert compaction(door, f"{path}/none") == NOT_COMPACTED
 
 
-def test_a_buckets_compaction_is_that_of_its_json_streams_that_name_none(
-    door: Door, make_bucket: Make
-) -> None:
+def test_a_buckets_compaction_is_that_of_json_streams_that_name_none(door: Door, make_bucket: Make) -> None:
     bucket = make_bucket(Stream_Compact="last-by-key", Stream_Compact_Key="/id")
     told = door.get(bucket).json
     assert (told["compact"], told["compact_key"]) == ("last-by-key", "/id")

@@ -43,9 +43,7 @@ def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, plac
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-def test_a_page_that_writes_may_read_the_headers_and_others_get_no_list_of_them(
-    door: Door, method: str
-) -> None:
+def test_a_page_that_writes_may_read_headers_and_others_get_no_list_of_them(door: Door, method: str) -> None:
     """A browser sends `Origin` with each such request, from its own origin too (Fetch, section 3.2)."""
     for place in ("/v1/stream/listed", "/v1/stream/%00", "/nothing/here/at/all"):
         page = door(method, place, {"Content-Type": "text/plain", "Origin": "https://app.example"}, b"a")

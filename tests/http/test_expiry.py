@@ -39,9 +39,7 @@ def statuses(door: Door, path: str) -> list[int]:
 # --- a sliding window ---------------------------------------------------------------
 
 
-def test_a_stream_is_readable_until_the_last_millisecond_of_its_ttl(
-    door: Door, make_stream: Make, clock: Clock
-) -> None:
+def test_a_stream_is_readable_until_its_ttl_is_over(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     clock.advance(WINDOW_MS - 1)
     assert door.put(path, TEXT | {"Stream-TTL": str(TTL_SECONDS)}).status == 200
@@ -128,7 +126,7 @@ def test_a_read_in_one_process_renews_the_ttl_for_another_that_remembers_the_str
 
 
 @pytest.mark.parametrize("live", ["", "&live=long-poll"])
-def test_no_cache_may_serve_a_stream_beyond_its_end(
+def test_no_cache_serves_a_stream_beyond_its_end(
     door: Door, make_stream: Make, clock: Clock, live: str
 ) -> None:
     """Every number is in `protocol/test_caching.py`."""
@@ -159,7 +157,7 @@ def test_a_stream_that_ends_before_it_begins_is_created_and_has_expired(
 # --- and again ----------------------------------------------------------------------
 
 
-def test_an_expired_stream_can_be_created_again_and_starts_empty(
+def test_an_expired_stream_that_is_created_again_is_empty(
     door: Door, make_stream: Make, clock: Clock
 ) -> None:
     """It gets 201, not 200 or 409, and has nothing of the expired stream."""

@@ -105,9 +105,7 @@ def test_a_creation_that_is_malformed_is_400_with_the_reason(
 
 
 @each_way
-def test_the_next_stream_of_a_name_has_only_its_own_messages(
-    door: Door, clock: Clock, make_stream: Make
-) -> None:
+def test_the_next_stream_of_a_name_has_its_own_messages(door: Door, clock: Clock, make_stream: Make) -> None:
     path = make_stream(body=b"old", Stream_TTL="60")
     assert door.delete(path).status == 204
     assert door.post(path, NEW | PRODUCER | {"Stream-TTL": "60"}, b"new").status == 200
@@ -135,9 +133,7 @@ def test_a_bucket_gives_its_settings_and_a_name_or_bucket_that_put_refuses_is_re
 # --- calls and races ----------------------------------------------------------------
 
 
-def test_a_first_append_is_a_read_and_one_conditional_write_and_then_costs_nothing_more(
-    door: Door, path: str
-) -> None:
+def test_a_first_append_is_a_read_and_a_conditional_write_and_no_more_later(door: Door, path: str) -> None:
     door.process.calls.taken()
     assert door.post(path, NEW | PRODUCER, b"a").status == 200
     assert door.process.calls.taken() == {"GetItem": 1, "TransactWriteItems": 1}

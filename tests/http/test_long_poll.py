@@ -116,9 +116,7 @@ def test_the_end_of_a_stream_wakes_a_long_poll(  # noqa: PLR0917 - fixtures and 
 
 
 @by_the_server
-async def test_a_client_that_leaves_ends_only_its_own_request(
-    server: Door, looked: asyncio.Event, path: str
-) -> None:
+async def test_a_client_that_leaves_ends_its_request(server: Door, looked: asyncio.Event, path: str) -> None:
     """The stream and the other waiting readers are not affected."""
     await server.ask("PUT", path, TEXT)
     async with server.configured(long_poll_seconds=0.05).open("GET", f"{path}?offset=now{POLL}"):

@@ -22,9 +22,7 @@ TYPE = "Content-Type: text/plain"
         (JSON | {"Sec-Fetch-Mode": "cors"}, b""),
     ],
 )
-def test_a_stream_created_where_buckets_are_gets_400(
-    door: Door, headers: dict[str, str], body: bytes
-) -> None:
+def test_a_stream_created_among_buckets_gets_400(door: Door, headers: dict[str, str], body: bytes) -> None:
     """`create({url: "…/chat"})` once created a bucket, and the append that followed failed without a
     reason."""
     refused = door.put("/forgotten", headers, body)

@@ -86,9 +86,7 @@ def test_a_read_at_the_tail_is_empty_and_not_cached(
 # --- closed streams -----------------------------------------------------------------
 
 
-def test_a_reader_learns_that_the_stream_is_closed_with_the_final_data_or_after_it(
-    door: Door, make_stream: Make
-) -> None:
+def test_a_reader_learns_of_the_close_with_the_final_data_or_after_it(door: Door, make_stream: Make) -> None:
     """The end is final, so a cache may keep the response."""
     path = make_stream(body=b"data", Stream_Closed="true")
     whole = door.get(path)
@@ -106,7 +104,7 @@ def test_a_reader_learns_that_the_stream_is_closed_with_the_final_data_or_after_
 
 
 @pytest.mark.parametrize("live", ["", "&live=long-poll"])
-def test_a_cache_may_keep_a_read_that_has_the_streams_own_cursor(
+def test_a_cache_may_keep_a_read_with_the_streams_own_cursor(
     door: Door, make_stream: Make, live: str
 ) -> None:
     path = make_stream(body=b"data")

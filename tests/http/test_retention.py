@@ -24,7 +24,7 @@ def test_a_read_below_what_is_retained_is_410_with_the_way_on(door: Door, world:
     assert door.get(f"{path}?offset={answer.next_offset}").body == b"[22]"
 
 
-def test_a_reader_of_an_earlier_stream_does_not_go_on_at_the_retained_offset(
+def test_a_reader_of_an_earlier_stream_is_not_sent_to_a_later_one(
     door: Door, world: World, path: str
 ) -> None:
     door.put(path, JSON, b"[1]")
@@ -37,9 +37,7 @@ def test_a_reader_of_an_earlier_stream_does_not_go_on_at_the_retained_offset(
 
 
 @pytest.mark.parametrize("query", ["", "?offset=-1", "?offset=-1&live=long-poll", "?offset=-1&live=sse"])
-def test_the_beginning_is_the_earliest_that_is_retained(
-    door: Door, world: World, path: str, query: str
-) -> None:
+def test_the_beginning_is_the_earliest_retained(door: Door, world: World, path: str, query: str) -> None:
     """Official clients begin there, and take a 410 for the end of the stream. The first time the server
     remembers the stream as it was, the second time as it is."""
     door.put(path, JSON, b"[1,22]")
@@ -63,9 +61,7 @@ def limits(door: Door, path: str) -> tuple[str | None, ...]:
     return tuple(answer[name] for name in LIMITED)
 
 
-def test_a_buckets_limits_are_those_of_streams_that_are_created_without_their_own(
-    door: Door, make_bucket: Make
-) -> None:
+def test_a_buckets_limits_are_those_of_streams_without_their_own(door: Door, make_bucket: Make) -> None:
     """So that a repeated creation is the same one, whether it names them or not."""
     bucket = make_bucket(**LIMITS)
     assert limits(door, bucket) == ("86400", "1000000")

@@ -114,9 +114,7 @@ def test_a_snapshot_that_cannot_be_is_refused_with_the_way_on(door: Door, docume
 
 
 @pytest.mark.parametrize("live", ["", "&live=long-poll", "&live=sse"])
-def test_an_offset_below_the_snapshot_gets_410_in_every_mode(
-    door: Door, document: Document, live: str
-) -> None:
+def test_an_offset_below_a_snapshot_gets_410_in_every_mode(door: Door, document: Document, live: str) -> None:
     """With and without an ETag, and never as an event stream."""
     tag = door.get(f"{document.path}?offset=-1")["etag"] or ""
     document.publish(22)
@@ -130,9 +128,7 @@ def test_an_offset_below_the_snapshot_gets_410_in_every_mode(
         assert door.get(f"{document.path}?offset={kept}{live}").status in {200, 204}
 
 
-def test_bootstrap_returns_the_snapshot_and_the_messages_after_it(
-    door: Door, document: Document, clock: Clock
-) -> None:
+def test_bootstrap_returns_a_snapshot_and_what_follows(door: Door, document: Document, clock: Clock) -> None:
     edits = [("application/json", b'{"edit":%d}' % number) for number in range(4)]
     answer = document.bootstrap()
     assert parts(answer) == [("application/octet-stream", b""), *edits]
@@ -153,9 +149,7 @@ def test_bootstrap_returns_the_snapshot_and_the_messages_after_it(
     )
 
 
-def test_bootstrap_of_a_missing_or_an_empty_stream_and_with_a_live_mode(
-    door: Door, document: Document
-) -> None:
+def test_bootstrap_of_a_missing_or_empty_stream_and_with_a_live_mode(door: Door, document: Document) -> None:
     for query in ("live=sse", "live=", "offset=-1&live=sse"):
         assert door.get(f"{document.path}/bootstrap?{query}").status == 400
     assert door.get(f"{document.path}-missing/bootstrap").status == 404
@@ -181,9 +175,7 @@ def test_a_bootstrap_that_is_too_large_ends_at_a_message(door: Door, document: D
     assert door.get(f"{path}?offset={answer.next_offset}").body[:1] == b"\x03"
 
 
-def test_a_snapshot_of_the_largest_size_is_published_and_a_larger_one_gets_413(
-    door: Door, document: Document
-) -> None:
+def test_a_snapshot_of_the_largest_size_is_published_and_no_larger(door: Door, document: Document) -> None:
     body = bytes(MAX_BODY_BYTES)
     assert document.publish(22, body).status == 204
     assert door.get(f"{document.path}/snapshot/{token(22)}").body == body

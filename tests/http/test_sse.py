@@ -159,9 +159,7 @@ def test_an_event_stream_that_cannot_be_read_on_ends_and_is_counted(
     assert meter.snapshot().counts.get((FAULTS, ()), 0) == (failure.status >= 500)
 
 
-def test_an_event_stream_ends_after_its_maximum_duration(
-    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_event_streams_end_at_their_maximum(server: Door, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """§10.2: so a cache can collapse the readers' next connections. They go on from the last control
     event."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
@@ -186,7 +184,7 @@ def test_an_event_source_goes_on_behind_the_last_event_it_saw(door: Door, make_s
 
 
 @pytest.mark.parametrize("way", ["&live=sse", "&live=long-poll", "", "&last=1"])
-def test_the_id_of_an_event_leads_into_no_other_stream_of_this_name(
+def test_an_events_id_leads_into_no_other_stream_of_this_name(
     door: Door, make_stream: Make, way: str
 ) -> None:
     """A browser sends it as `Last-Event-ID`, and a page as the offset: neither gets the end of one stream
@@ -204,9 +202,7 @@ def test_the_id_of_an_event_leads_into_no_other_stream_of_this_name(
     assert door.get(f"{path}?offset={offset}{way}", {"Last-Event-ID": offset}).status == 200
 
 
-def test_an_event_source_that_has_seen_the_end_of_a_closed_stream_is_told_to_stop(
-    door: Door, make_stream: Make
-) -> None:
+def test_an_event_source_at_the_end_of_a_closed_stream_is_stopped(door: Door, make_stream: Make) -> None:
     """204 ends it (HTML, server-sent events): after any other answer it asks again, for ever. Where the
     connection is lost between the last data and the close, it gets the close."""
     path = make_stream(body=b"all")
@@ -295,9 +291,7 @@ async def test_half_a_character_is_sent_when_the_rest_is_written(server: Door, p
 # --- cursors of one connection ------------------------------------------------------
 
 
-def test_a_cursor_depends_on_the_clock_and_not_on_the_number_of_events(
-    server: Door, path: str, clock: Clock
-) -> None:
+def test_a_cursor_depends_on_the_clock_and_not_on_events(server: Door, path: str, clock: Clock) -> None:
     """Readers that reconnect from one offset at one time should send the same cursor, however long they were
     connected: only then can a cache collapse them (§10.1)."""
     server.put(path, TEXT)

@@ -140,7 +140,7 @@ def test_an_invalid_creation_gets_400_with_the_reason(door: Door, name: str, bod
 
 @pytest.mark.parametrize("below", ["/ack", "/callback", "/release"])
 @pytest.mark.parametrize("token", [None, "x", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0."])
-def test_a_wake_call_without_its_token_gets_401(
+def test_wake_calls_without_token_get_401(
     door: Door, hooked: Door, name: str, below: str, token: str
 ) -> None:
     if below == "/callback":
@@ -300,7 +300,7 @@ def test_an_id_with_an_encoded_slash_gets_400_with_the_reason(door: Door, slashe
 
 
 @pytest.mark.parametrize("sent", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
-def test_a_body_of_another_content_type_gets_400_with_the_right_one(
+def test_a_body_of_another_type_gets_400_with_the_right_one(
     door: Door, name: str, sent: dict[str, str]
 ) -> None:
     """`curl -d` sends such a type."""

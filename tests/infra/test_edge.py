@@ -208,9 +208,7 @@ URIS = [
 
 
 @pytest.mark.parametrize("uri", URIS)
-def test_each_origin_is_told_the_path_that_was_sent_in_characters_that_it_leaves_alone(
-    route: Route, uri: str
-) -> None:
+def test_each_origin_gets_the_path_as_sent_in_characters_that_it_leaves_alone(route: Route, uri: str) -> None:
     """The HTTP API decodes twice, cuts at a question mark and refuses what it cannot decode. The live
     function's address checks a signature over a form of the path. Both get the path written anew, so that
     what is wrong gets its answer from us too. The local edge does the same."""
@@ -452,9 +450,7 @@ def test_a_function_on_a_schedule_that_stands_still_is_an_alarm() -> None:
     ("refused", "requests", "sounds"),
     [(0.84, 0.84, False), (9, 9, False), (40, 100, False), (60, 100, True), (11, 11, True)],
 )
-def test_refused_requests_are_a_page_if_they_are_most_of_many(
-    refused: float, requests: float, *, sounds: bool
-) -> None:
+def test_refused_requests_page_if_they_are_most(refused: float, requests: float, *, sounds: bool) -> None:
     """Both are for a second, and counted in five minutes."""
     alarm = ALARMS["ClientErrorsAlarm"]["Properties"]
     counts = {"some": refused * 300, "all": requests * 300, "IF": lambda asked, yes, no: yes if asked else no}

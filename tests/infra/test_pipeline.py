@@ -154,9 +154,7 @@ def test_driver_and_executors_find_the_package() -> None:
 @pytest.mark.parametrize(
     ("role", "service"), [("JobRole", "emr-serverless"), ("RunRole", "states"), ("ScheduleRole", "scheduler")]
 )
-def test_a_role_is_its_services_for_this_account_alone_and_may_not_do_everything(
-    role: str, service: str
-) -> None:
+def test_a_role_is_its_services_for_this_account_and_may_not_do_everything(role: str, service: str) -> None:
     """`tests/spark/test_role.py` holds the job's against a recorded run."""
     [statement] = RESOURCES[role]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
     assert statement["Principal"] == {"Service": f"{service}.amazonaws.com"}

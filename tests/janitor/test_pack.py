@@ -430,9 +430,7 @@ def test_a_harmed_pack_gets_503_and_the_others_are_read(how: str, caplog: pytest
 
 
 @pytest.mark.parametrize("how", ["object is missing", "block is damaged", "index is another's"])
-def test_an_unreadable_pack_is_not_taken_in_the_new_is_made(
-    how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_pack_is_left_out_of_the_new_one(how: str, caplog: pytest.LogCaptureFixture) -> None:
     scene, parts = a_scene_to_merge()
     harmed = harm(scene, how)
     assert sweep(scene.process()).packed == 1

@@ -73,9 +73,7 @@ GETS = (
 
 
 @pytest.mark.parametrize("target", GETS)
-def test_head_gets_what_get_gets_without_the_body(
-    way: Way, stream: str, bucket_stream: str, target: str
-) -> None:
+def test_head_gets_what_get_gets_without_body(way: Way, stream: str, bucket_stream: str, target: str) -> None:
     """RFC 9110 §9.3.2."""
     target = target.format(stream=stream, bucket_stream=bucket_stream)
     get, head = way("GET", target), way("HEAD", target)

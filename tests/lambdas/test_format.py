@@ -46,9 +46,7 @@ def stored(world: World) -> int:
     return schema.decode_format(world.process().stores.table.get(schema.FORMAT_KEY))
 
 
-def test_one_who_writes_raises_the_epoch_and_one_who_reads_does_not(
-    world: World, functions: Functions
-) -> None:
+def test_a_writer_raises_the_epoch_and_a_reader_does_not(world: World, functions: Functions) -> None:
     assert functions(http_event("GET", "/v1/stream/nowhere")).status == 404
     assert stored(world) == 0
     assert functions(http_event("DELETE", "/v1/stream/nowhere")).status == 404
@@ -84,9 +82,7 @@ def test_of_two_who_raise_it_at_once_the_later_release_wins(world: World) -> Non
 
 
 @pytest.mark.parametrize("of", ["a stream", "a bucket"])
-def test_the_first_use_of_compaction_shuts_out_releases_that_cannot_read_its_packs(
-    world: World, of: str
-) -> None:
+def test_the_first_compaction_shuts_out_releases_that_cannot_read_its_packs(world: World, of: str) -> None:
     """A table without compacted streams can go back to the release before."""
     process = world.process()
     process.stores.check_format(schema.PLAIN_EPOCH)
@@ -126,9 +122,7 @@ def test_a_function_behind_the_stack_does_nothing_when_it_is_too_old(
         handler(event, Context())
 
 
-def test_health_is_up_while_storage_is_not_there(
-    functions: Functions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_is_up_while_storage_is_absent(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next request asks again."""
     monkeypatch.setenv("TABLE_NAME", "nowhere")
     functions.handlers["read"] = functions.load("read")

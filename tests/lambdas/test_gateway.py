@@ -16,9 +16,7 @@ HOST = load_event("get-catch-up")["headers"]["host"]
 
 
 @pytest.mark.parametrize("body", [bytes(range(256)), b"plain", "żółw".encode()], ids=len)
-def test_every_byte_value_survives_the_event_and_the_response(
-    functions: Functions, path: str, body: bytes
-) -> None:
+def test_every_byte_survives_the_event_and_the_response(functions: Functions, path: str, body: bytes) -> None:
     functions(http_event("PUT", path, headers=BINARY, body=body))
     functions(http_event("POST", path, headers=BINARY, body=body))
     assert functions(http_event("GET", path)).body == body * 2
@@ -98,7 +96,7 @@ def test_a_path_names_the_same_stream_at_a_server_a_gateway_and_a_function_url(
 
 
 @pytest.mark.parametrize("name", ["100%", "%2F", "%zz", "a?b#c", "x\ufffd"])
-def test_an_http_api_refuses_a_name_that_it_cannot_pass_on(
+def test_an_http_api_refuses_names_it_cannot_pass(
     functions: Functions, door: Door, path: str, name: str
 ) -> None:
     """The path that a function gets could belong to another name (`tests/stack/events.py: decode_path`). A

@@ -56,9 +56,7 @@ def test_no_header_gives_a_5xx(
 
 
 @pytest.mark.parametrize("changes", [{"headers": None}, {"headers": {}}, {"cookies": ["\ud800"]}])
-def test_an_event_without_headers_gets_a_response(
-    functions: Functions, path: str, changes: dict[str, Any]
-) -> None:
+def test_events_without_headers_get_answers(functions: Functions, path: str, changes: dict[str, Any]) -> None:
     assert functions(http_event("GET", path) | changes).status == 404
 
 

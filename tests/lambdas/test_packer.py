@@ -47,9 +47,7 @@ def test_a_round_with_work_is_a_metric_and_one_without_is_none(
         assert f'"{name}":[' in written, name
 
 
-def test_the_packer_compacts_what_it_has_packed(
-    packing: Functions, path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_packer_compacts_packs(packing: Functions, path: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Through the deployed handlers, and read by the read function."""
     json = {"Content-Type": "application/json"}
     compacts = {"Stream-Compact": "last-by-key", "Stream-Compact-After": "0", "Stream-Compact-Key": "/id"}

@@ -148,9 +148,7 @@ def test_a_resource_keeps_its_name_until_it_is_deleted(
         assert (told["Status"], told["PhysicalResourceId"]) == ("SUCCESS", "made-1")
 
 
-def test_the_secret_for_tokens_is_drawn_once_and_never_written_again(
-    aws: FakeAws, cloudformation: CloudFormation
-) -> None:
+def test_the_secret_for_tokens_is_written_once(aws: FakeAws, cloudformation: CloudFormation) -> None:
     """A later stack of the same name takes over the one that stayed. A stack that needs none has none."""
     assert cloudformation.answer_to(SETUP, AuthSecretName="")["Status"] == "SUCCESS"
     assert aws.secrets == {}
@@ -162,9 +160,7 @@ def test_the_secret_for_tokens_is_drawn_once_and_never_written_again(
     assert aws.secrets == {SECRET: drawn}
 
 
-def test_the_digest_changes_with_the_properties_and_only_with_them(
-    aws: FakeAws, cloudformation: CloudFormation
-) -> None:
+def test_the_digest_changes_with_properties_alone(aws: FakeAws, cloudformation: CloudFormation) -> None:
     """By it versions of `write` and `read` are published."""
     first, second, again = (cloudformation.answer_to(SETUP, Release=each)["Data"]["Digest"] for each in "aba")
     assert first == again != second
@@ -225,9 +221,7 @@ def test_a_proxy_names_keys_of_its_own_stack_alone(aws: FakeAws, cloudformation:
     assert f"Copy it to {own}" in refused["Reason"]
 
 
-def test_stacks_of_an_account_share_one_cache_policy_of_each_kind(
-    aws: FakeAws, cloudformation: CloudFormation
-) -> None:
+def test_stacks_of_an_account_share_cache_policies(aws: FakeAws, cloudformation: CloudFormation) -> None:
     """An account has twenty, so a policy for each stack would end at the twentieth."""
     made = [
         cloudformation.answer_to(SETUP, CacheKey=kind)["Data"]["CachePolicyId"]
@@ -327,7 +321,7 @@ def test_the_output_counts_readers_without_the_writers(
     assert message in made["Data"]["Readers"]
 
 
-def test_a_reservation_that_the_account_has_no_room_for_is_refused(
+def test_a_reservation_beyond_the_accounts_room_is_refused(
     aws: FakeAws, cloudformation: CloudFormation
 ) -> None:
     """What the stack has reserved before is its own."""

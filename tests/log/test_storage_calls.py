@@ -111,9 +111,7 @@ HISTORY: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", HISTORY)
-def test_an_operation_costs_the_same_however_long_the_stream_is(
-    grown: tuple[World, StreamKey], name: str
-) -> None:
+def test_an_operation_costs_the_same_at_any_length(grown: tuple[World, StreamKey], name: str) -> None:
     world, key = grown
     check(HISTORY, name, world.process(), key)
 

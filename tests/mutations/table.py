@@ -249,7 +249,7 @@ a stream ends as if no fork had been made of it meanwhile
         => tables.equals(schema.INCARNATION, incarnation)
 a fork is made of a source that was compacted beyond it meanwhile
     log.lifecycle:add_reference
-        caught by service/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made
+        caught by service/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_by_then
     at_most(schema.COMPACTED, made.compacted), shows_snapshot => shows_snapshot
 a fork is made below what its source has compacted
     service.create:fork_origin caught by janitor/test_compacted_forks.py
@@ -587,7 +587,7 @@ a write of unknown outcome is not repeated
     errors.OutcomeUnknown, => errors.Busy,
 each byte of an answer postpones its batch
     proxy.pipe:_Piping.copy
-        caught by proxy/test_proxy.py::test_an_answer_that_comes_in_drips_is_written_before_it_ends
+        caught by proxy/test_proxy.py::test_an_answer_in_drips_is_written_before_its_end
     due_at = due_at if self._batch else time.monotonic() + limits.linger
         => due_at = time.monotonic() + limits.linger
 an answer without a content type has an empty one

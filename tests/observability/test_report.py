@@ -214,9 +214,7 @@ def test_a_request_with_429_or_5xx_has_a_log_line(capsys: pytest.CaptureFixture[
         assert "secret" not in json.dumps(line)
 
 
-def test_a_log_line_has_the_decoded_path_also_where_the_edge_has_written_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_log_line_has_the_decoded_path_that_the_edge_wrote(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter("behind-the-edge", Settings(), Meter())
     for version in ("1", "2"):
         headers = {"x-tidemark-edge-version": version}

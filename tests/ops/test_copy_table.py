@@ -148,9 +148,7 @@ def kinds_written(copy: Copy) -> list[str]:
     return written
 
 
-def test_batches_are_copied_before_streams_and_these_before_the_janitors_entries(
-    old: World, new: World
-) -> None:
+def test_batches_are_copied_before_streams_and_these_before_janitors_entries(old: World, new: World) -> None:
     """The new stack's janitor is at work meanwhile: an entry that finds no stream would take its bodies for
     orphans. Where each write is answered, nothing is waited for."""
     fill(old.process())
@@ -254,9 +252,7 @@ def test_a_copy_ends_at_once_at_an_error_that_waiting_does_not_mend(old: World, 
     ("fault", "said"),
     [("throttled", "ThrottlingException"), ("silent", "injected|not sent"), ("left over", "1 are left over")],
 )
-def test_a_copy_gives_up_after_half_an_hour_without_success(
-    old: World, new: World, fault: str, said: str
-) -> None:
+def test_a_copy_gives_up_after_half_an_hour_of_faults(old: World, new: World, fault: str, said: str) -> None:
     """However the table refuses. A service that the breaker takes for silent is tried again meanwhile."""
     copy: Any = copy_of(old, new)
     now = 0.0
@@ -315,9 +311,7 @@ def after_what_is_due_was_written(copy: Copy, happens: Callable[[], object]) -> 
     copy._dynamodb.send = sending
 
 
-def test_a_copy_that_is_repeated_leaves_to_the_janitor_what_the_janitor_has_begun(
-    old: World, new: World
-) -> None:
+def test_a_repeated_copy_leaves_to_the_janitor_what_the_janitor_has_begun(old: World, new: World) -> None:
     """The first copy had written some of what is due when it was cut off. The new stack has packed since: to
     write the batches once more would put a plain one over the pack, whose others are removed."""
     key, data = a_stream_to_pack(old.process())

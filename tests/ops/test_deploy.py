@@ -91,9 +91,7 @@ def test_without_a_section_nothing_more_is_deployed_and_the_first_steps_are_the_
     assert capsys.readouterr().out == f"Url      {first['Url']}\nToken    {first['Token']}\n"
 
 
-def test_stacks_beside_the_main_one_follow_it_with_its_values(
-    aws: FakeAws, sam: Path, tmp_path: Path
-) -> None:
+def test_stacks_beside_the_main_one_follow_with_its_values(aws: FakeAws, sam: Path, tmp_path: Path) -> None:
     """What is closed in the main stack is closed in the container by the same command, and CloudFront is led
     to the container."""
     shared = {"PublicReadBuckets": "news", "AuthIssuer": 'the "issuer"'}

@@ -171,9 +171,7 @@ def stack(services: LocalServices, parameters: None) -> str:
     return name
 
 
-def test_the_token_of_a_stack_is_in_the_list_of_its_table(
-    stack: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_of_a_stack_is_listed_in_its_table(stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     signed = run("--stack", stack, "--hours", "2", "--scopes", "read:agents")
     claims = jwt.decode(signed, "another" * 8, ["HS256"])
     ends = {"expires_at_ms": 1000 * claims["exp"], "scopes": claims["scope"]}

@@ -121,9 +121,7 @@ def test_any_bytes_are_json_or_malformed(body: bytes) -> None:
         ["", *'[]{}:,"\\0eE.-+ \n\x01', "\\ud800", "NaN", "\ufeff", "[1,]", "{,}", '{"a"}', "[1}"]
     ),
 )
-def test_changed_json_is_as_a_strict_parser_has_it(
-    text: str, is_in_array: bool, position: int, put: str
-) -> None:
+def test_changed_json_is_as_strict_parsers_say(text: str, is_in_array: bool, position: int, put: str) -> None:
     at = position % (len(text) + 1)
     changed = text[:at] + put + text[at + 1 :]
     body = f"[{changed}]" if is_in_array else changed

@@ -65,7 +65,7 @@ def test_an_answer_without_a_content_type_is_bytes(client: Client) -> None:
     assert client.ask().headers["Upstream-Content-Type"] == "application/octet-stream"
 
 
-def test_an_answer_that_comes_in_drips_is_written_before_it_ends(
+def test_an_answer_in_drips_is_written_before_its_end(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch is due some time after its first byte, not after its last one: the time of the entry."""
@@ -221,9 +221,7 @@ def test_a_name_that_leads_inside_is_refused(client: Client, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("given", [[""], ["Bearer a", "Bearer b"]])
-def test_a_key_of_the_client_that_is_empty_or_given_twice_is_refused(
-    client: Client, given: list[str]
-) -> None:
+def test_a_clients_key_that_is_empty_or_given_twice_is_refused(client: Client, given: list[str]) -> None:
     sent = client.token() | {"Upstream-URL": client.upstream.url + "/chat", "Upstream-Method": "POST"}
     own = [("Upstream-Authorization", value) for value in given]
     answer = client.http.post("/v1/proxy", headers=[*sent.items(), *own])
@@ -269,9 +267,7 @@ def test_a_body_is_let_go_once_it_is_sent(client: Client) -> None:
     assert holders(1_111 * 1_111) == []
 
 
-def test_bodies_that_wait_are_bounded_and_take_no_room_of_appends(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_bodies_take_no_room_of_appends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, resolving = threading.Event(), list[str]()
 
     def hangs(host: str, _port: int) -> list[str]:
@@ -331,9 +327,7 @@ def test_slow_names_hold_up_nobody(client: Client, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "all_proxy"])
-def test_a_proxy_that_is_passed_by_is_named(
-    client: Client, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+def test_a_bypassed_proxy_is_named(client: Client, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     """For a connection that fails, and for a name that only the proxy may know."""
 
     def unknown(*_: object) -> list[str]:

@@ -53,9 +53,7 @@ def is_listening(server: Server) -> bool:
     return True
 
 
-def test_every_answer_that_a_server_cuts_off_is_closed_with_an_error(
-    server: Server, upstream: Upstream
-) -> None:
+def test_an_answer_that_a_server_cuts_off_is_closed_with_an_error(server: Server, upstream: Upstream) -> None:
     """Each tick of the upstream is a write, and most are under way or due when the server ends."""
     upstream.behave = never_ends
     upstream.go_on.set()

@@ -59,9 +59,7 @@ def post(
 
 @each_library
 @each_client
-def test_a_client_gets_the_answer_as_if_it_had_called_the_upstream(
-    client: Client, library: Any, is_async: bool
-) -> None:
+def test_a_client_gets_the_answer_as_if_from_upstream(client: Client, library: Any, is_async: bool) -> None:
     client.upstream.behave = says(ANSWER, content_type="text/event-stream; charset=utf-8")
     sent: Any = {"headers": {"Authorization": f"Bearer {SDK_KEY}", "X-Custom": "7"}, "params": {"a": "ü"}}
     token = client.token()["Authorization"].removeprefix("Bearer ")
@@ -108,7 +106,7 @@ def test_a_refusal_of_the_server_is_the_response_with_its_reason(client: Client)
 
 @each_library
 @each_client
-def test_an_answer_that_is_cut_off_raises_the_reason_behind_its_data(
+def test_an_answer_cut_off_raises_its_reason_behind_data(
     client: Client, library: Any, is_async: bool
 ) -> None:
     """Also to a reader who has the data before the end."""
@@ -182,9 +180,7 @@ def test_a_call_is_sent_again_only_while_it_may_go_on(reply: Any, is_sent_again:
 
 
 @each_client
-def test_an_answer_is_whole_and_paid_once_over_connections_that_are_cut(
-    client: Client, is_async: bool
-) -> None:
+def test_an_answer_is_whole_and_paid_once_if_connections_are_cut(client: Client, is_async: bool) -> None:
     def slowly(handler: UpstreamHandler) -> None:
         handler.start()
         for start in range(0, len(ANSWER), 1500):
@@ -203,9 +199,7 @@ def test_an_answer_is_whole_and_paid_once_over_connections_that_are_cut(
 
 @each_library
 @each_client
-def test_an_answer_that_falls_silent_meets_the_read_timeout(
-    client: Client, library: Any, is_async: bool
-) -> None:
+def test_a_silent_answer_meets_the_read_timeout(client: Client, library: Any, is_async: bool) -> None:
     client.upstream.behave = never_ends
     with pytest.raises(library.ReadTimeout, match=r"no data from upstream for 0\.5 s"):
         post(library, transport_of(client), client.upstream.url, is_async=is_async, timeout=0.5)

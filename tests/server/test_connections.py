@@ -224,7 +224,7 @@ def test_what_rfc_9112_has_a_server_refuse_gets_a_sentence(sent: bytes, status: 
         (b"/http://b/c", (b"/http://b/c", b""), b"a"),
     ],
 )
-def test_a_target_that_is_a_url_means_its_path_and_its_host(
+def test_a_target_url_means_its_path_and_its_host(
     target: bytes, url: tuple[bytes, bytes], host: bytes
 ) -> None:
     """RFC 9112 §3.2.2. The Host header is ignored, so that checks of the host are made with this one."""
@@ -238,9 +238,7 @@ def test_a_target_that_is_a_url_means_its_path_and_its_host(
     assert scope["headers"] == [(b"host", host), (b"x", b"y"), (b"connection", b"close")]
 
 
-def test_https_to_the_http_port_logs_one_line_and_ends_the_connection(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_https_to_the_http_port_logs_one_line_and_ends(capfd: pytest.CaptureFixture[str]) -> None:
     """The client gets no response: it could only read one in TLS."""
 
     async def scenario(port: int, _: Application) -> None:
@@ -499,9 +497,7 @@ def test_at_the_end_a_request_in_flight_is_finished_and_one_that_waits_is_ended(
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_server_ends_without_waiting_for_a_client_that_does_not_read(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_server_ends_although_a_client_reads_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as client:
 
         async def scenario(port: int, application: Application) -> None:

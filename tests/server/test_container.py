@@ -210,9 +210,7 @@ def test_a_request_that_does_not_end_within_the_drain_time_gets_a_complete_respo
     ],
     ids=["open", "invalid", "too old"],
 )
-def test_what_keeps_it_from_starting_is_one_line(
-    start: Any, world: World, variables: dict[str, str], said: str
-) -> None:
+def test_a_failed_start_is_one_line(start: Any, world: World, variables: dict[str, str], said: str) -> None:
     if not variables:
         world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
     with pytest.raises(AssertionError, match=f"tidemark: {said}") as failure:

@@ -36,9 +36,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_a_lock_outlives_its_holder_while_an_engine_runs(
-    holder: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_a_lock_outlives_its_holder_while_engines_run(holder: subprocess.Popen[str], tmp_path: Path) -> None:
     """A second process is refused. After kill -9 of the holder alone its engine may still use its files."""
     refusal = f"{tmp_path} is in use by process {holder.pid}:"
     for _ in range(2):

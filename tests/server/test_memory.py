@@ -122,9 +122,7 @@ def test_large_bodies_count_toward_a_collection(client: Client) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
 @pytest.mark.parametrize(("kind", "what"), [("JSON", "append"), ("bytes", "another tail")])
-def test_a_gigabyte_in_large_bodies_takes_a_server_to_less_than_a_quarter(
-    tmp_path: Path, kind: str, what: str
-) -> None:
+def test_a_gigabyte_in_large_bodies_takes_less_than_a_quarter(tmp_path: Path, kind: str, what: str) -> None:
     """It is started as `make run` starts it."""
     method, _, more, expected = REQUESTS[what]
     headers, form = BODIES[kind]

@@ -287,9 +287,7 @@ def test_an_invalid_value_is_one_line(start: Start, name: str, value: str) -> No
     assert re.fullmatch(rf"tidemark: {name} must be .*\n", err)
 
 
-def test_a_server_that_is_too_old_for_its_table_ends_with_one_line(
-    start: Start, tmp_path: Path, via: str
-) -> None:
+def test_a_server_too_old_for_its_table_ends_with_one_line(start: Start, tmp_path: Path, via: str) -> None:
     path = tmp_path / {"asgi": "tidemark.db", "lambda": "lambda/tables/tidemark.db"}[via]
     path.parent.mkdir(parents=True, exist_ok=True)
     EmbeddedTable(Database(path)).put(encode_format(FORMAT_EPOCH + 1))

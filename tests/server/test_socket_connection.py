@@ -184,9 +184,7 @@ def test_what_cannot_be_a_message_closes_its_socket(sent: bytes, code: int) -> N
     play(scenario)
 
 
-def test_a_socket_whose_frames_are_many_and_small_does_not_hold_up_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_socket_with_many_small_frames_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """All frames of one read are parsed at once, so a read is small."""
     sizes: list[int] = []
     received = SocketConnection.data_received
@@ -278,9 +276,7 @@ def test_the_server_ends_without_waiting_for_a_socket_whose_client_does_not_read
     assert_no_backstop(caplog)
 
 
-def test_the_server_ends_without_waiting_for_what_a_socket_waits_for(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_server_ends_while_a_socket_waits_for_something(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(port: int, application: Application) -> asyncio.Task[None]:
         client = await connect(f"ws://{LOOPBACK}:{port}/", proxy=None)
         await client.send("stuck")

@@ -125,9 +125,7 @@ def test_the_python_client_reads_by_it_and_what_fits_no_frame_by_a_plain_get(sys
 
 
 @pytest.mark.parametrize("uri", ["ws://localhost/v1/stream/tides", "ws://evil.example/v1/socket"])
-def test_a_handshake_elsewhere_or_under_a_name_that_was_made_to_lead_here_is_refused(
-    system: System, uri: str
-) -> None:
+def test_a_handshake_elsewhere_or_under_a_name_made_to_lead_here_is_refused(system: System, uri: str) -> None:
     """Else a page of that name could open it (DNS rebinding)."""
     host, port = system.address.split(":")
     with pytest.raises(InvalidStatus) as refused:

@@ -287,9 +287,7 @@ def test_an_expired_fork_can_be_created_again_from_the_same_source(world: suppor
     assert load_head(process.stores, source).record.references == 1
 
 
-def test_a_late_creation_leaves_a_log_to_release(
-    world: support.World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_creation_leaves_a_log_behind(world: support.World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read the item before the deletion, and the tombstone after it. The process that ends the last
     fork dies before it releases the stream; if the creation put an end mark, nobody would reclaim the log."""
     process, source, fork = world.process(), support.a_key("source"), support.a_key("fork")
@@ -379,9 +377,7 @@ def test_a_fork_of_a_fork_does_not_begin_below_what_its_first_source_compacted(w
 
 
 @pytest.mark.parametrize("fork_begins", [2, 6], ids=["below it", "above it"])
-def test_a_fork_is_made_of_its_source_as_compacted_when_the_fork_is_made(
-    world: support.World, fork_begins: int
-) -> None:
+def test_a_fork_is_made_of_its_source_as_compacted_by_then(world: support.World, fork_begins: int) -> None:
     """A compaction comes between the look at the source and the write. A fork above it must know of it, for
     the forks that are made of the fork."""
     process, source = support.filled(world, b"1", b"2", b"3", content_type=support.JSON)

@@ -21,9 +21,7 @@ def begin_one_of_several(stores: Stores, key: StreamKey, register: Callable[[str
 
 
 @pytest.mark.parametrize("begin", [begin_watch, begin_one_of_several])
-def test_a_stream_created_again_meanwhile_is_registered_again(
-    world: World, begin: Callable[..., Any]
-) -> None:
+def test_a_stream_created_again_is_registered_again(world: World, begin: Callable[..., Any]) -> None:
     process, key = world.process(), a_key()
     created = [process.create(key, body=b"old").head.record.incarnation]
     registered = list[str]()

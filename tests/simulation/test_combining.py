@@ -249,9 +249,7 @@ def test_copies_of_every_write_at_any_later_time_change_nothing() -> None:
         assert not play(seed, echoing)
 
 
-def test_mail_of_a_writer_that_is_throttled_at_a_lookup_is_settled_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_mail_of_a_writer_throttled_at_a_lookup_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its outcome does not become unknown by that: it goes on, and looks up again."""
     for number in range(1, CALLS):
         contest, decisions = Contest(number), count(1)
@@ -310,9 +308,7 @@ def test_without_a_rule_mail_is_committed_twice_or_its_writer_told_what_is_not_s
     assert some_seed_goes_wrong()
 
 
-def test_an_append_that_another_writer_has_misread_is_not_acknowledged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_append_that_another_writer_misreads_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a release that does not know the mail's form: it commits no bytes under the mail's name."""
     nothing = Messages(b"", (0,))
 

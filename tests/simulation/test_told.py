@@ -172,9 +172,7 @@ def test_a_bucket_whose_deletion_was_refused_is_not_deleted_later(world: World) 
 
 
 @pytest.mark.parametrize("body", [b"", b"content"], ids=["empty", "with content"])
-def test_a_creation_that_lost_a_race_is_not_carried_out_after_the_winner_is_deleted(
-    world: World, body: bytes
-) -> None:
+def test_a_creation_that_lost_a_race_does_not_land_after_the_winner(world: World, body: bytes) -> None:
     """Its first request is still under way when the second meets the winner and is answered. A token of the
     transaction is no help: DynamoDB remembers those that were carried out."""
     process, rival, key = world.process(), world.process(), a_key()

@@ -84,9 +84,7 @@ def test_bytes_are_rows_of_pages(streams: Streams) -> None:
 @pytest.mark.parametrize(
     ("content_type", "bodies"), [(JSON, (b"[1,22]", b"3", b"[4,5]")), (BYTES, (b"ab", b"c", b"de"))]
 )
-def test_a_read_ends_at_its_pinned_end(
-    streams: Streams, content_type: Any, bodies: tuple[bytes, ...]
-) -> None:
+def test_a_read_ends_at_a_pinned_end(streams: Streams, content_type: Any, bodies: tuple[bytes, ...]) -> None:
     """The page runs on beyond it, because more was written since; also of a foreign server."""
     streams.fill(*bodies, content_type=content_type)
     reader, parts = plan_here(streams.by_http())

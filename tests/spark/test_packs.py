@@ -181,9 +181,7 @@ def test_a_run_has_a_bounded_number_of_bytes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_of_runs_are_those_of_items(
-    streams: Streams, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_have_the_rows_of_items(streams: Streams, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Items with one message and with several, deflated, in S3 and with producers, cut into partitions."""
     chance = Random(seed)
     content_type, first, has_blobs = (JSON, BYTES)[seed % 2], 0 if seed >= 4 else 30, seed in (0, 3)

@@ -26,9 +26,7 @@ def run_block(text: str, names: dict[str, Any], spark: Any) -> None:
         spark.streams.awaitAnyTermination(1)
 
 
-def test_the_tour_runs_as_it_is_printed(
-    spark: Any, server: ThreadedServer, world: World, tmp_path: Path
-) -> None:
+def test_the_tour_runs_as_printed(spark: Any, server: ThreadedServer, world: World, tmp_path: Path) -> None:
     """On the tests' own server and directories, in their session; and what goes to the console goes
     where it can be read."""
     messages = re.search(r"-d '(\[.*?\])'", TOUR)

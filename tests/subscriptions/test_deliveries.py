@@ -417,9 +417,7 @@ def test_a_subscription_is_deleted_with_all_that_it_has_and_created_anew(scene: 
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_what_a_deleted_subscription_has_is_removed_though_nobody_is_told_of_its_end(
-    scene: Scene, again: bool
-) -> None:
+def test_what_a_deleted_subscription_has_is_removed_though_nobody_hears(scene: Scene, again: bool) -> None:
     """The notice finds the next one of its id, or came to nothing for as long as the end mark was there."""
     scene.begin("events/a", "named", streams=["named"])
     lifecycle.unsubscribe(scene.worker.stores, "s")
@@ -701,9 +699,7 @@ def test_a_slow_webhook_that_always_has_more_to_do_ends_its_function_in_time(sce
 
 
 @pytest.mark.parametrize("host", ["hung-{}.example.com", "good.example.com"])
-def test_webhooks_that_hang_leave_room_for_the_others(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_hung_webhooks_leave_room_to_others(scene: Scene, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     """Sixty never answer, and twenty messages are worked off at once: the slow ones have half of that, one
     host two. None has ended when the good one is delivered, also where all have one address."""
     monkeypatch.setattr(fairness, "SLOW_SLOTS", 10)

@@ -40,7 +40,7 @@ REFUSED, DROPPED, SILENT = (
         (rules.give_up(CALLED, NOW), 1_000, rules.Step.LOOK),
     ],
 )  # fmt: skip
-def test_the_state_and_the_clock_say_what_comes_next(
+def test_state_and_clock_say_what_is_next(
     state: rules.DeliveryState, after_ms: int, step: rules.Step
 ) -> None:
     assert rules.next_step(state, NOW + after_ms) is step

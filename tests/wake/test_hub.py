@@ -105,9 +105,7 @@ async def test_longest_wait_is_that_of_the_last_request_to_stop_waiting() -> Non
     assert hub.longest_wait_seconds(0.01) is None
 
 
-def test_a_wait_that_is_over_and_not_removed_is_not_looked_at_again_and_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_wait_that_is_over_and_not_removed_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket that outlives its leases leaves one behind."""
     hub, waited = Hub(), list[float]()
     monkeypatch.setattr(hub._changed, "wait", waited.append)

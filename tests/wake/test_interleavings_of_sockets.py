@@ -282,9 +282,7 @@ def some_order_misses(world: World, change: Callable[[Scene], object] = lambda _
     return False
 
 
-def test_reading_the_tail_before_registering_misses_an_append(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tail_read_before_registering_misses_appends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_then_register(stores: Stores, keys: Any, register: Any) -> Any:
         watches = begin_watches(stores, keys, lambda _: None)
         register([watched.record for watched in watches.values() if isinstance(watched, Watched)])

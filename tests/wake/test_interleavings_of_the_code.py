@@ -174,9 +174,7 @@ def test_in_every_order_of_calls_the_reader_gets_the_append_by_its_message_or_a_
         )
 
 
-def test_the_order_of_reading_before_registering_loses_the_message(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_before_registering_loses_the_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An append between the two wakes no reader. The reader still gets it when its receive returns empty."""
     register_and_read = follow.register_and_read
 

@@ -41,9 +41,7 @@ def make_stream(writer: Process) -> tuple[StreamKey, str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
-def test_pages_of_four_megabytes_leave_a_third_of_the_least_memory_free(
-    patient: Function, writer: Process
-) -> None:
+def test_pages_of_four_megabytes_leave_a_third_of_memory_free(patient: Function, writer: Process) -> None:
     """That least is 192 MB (`LiveMemory`). The adapter takes some ten."""
     key, target = make_stream(writer)
     for _ in range(6):

@@ -26,9 +26,7 @@ BOTH_KINDS = pytest.mark.parametrize("kind", ["sse", "long-poll"])
 
 
 @on_a_loop
-async def test_a_silent_stream_sends_heartbeats(
-    make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_streams_send_heartbeats(make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are comments, which no client shows and for which nothing is read; proxies on the way keep the
     connection. CloudFront and most proxies give up a silent one after thirty seconds or more."""
     assert live.HEARTBEAT_SECONDS == 15
@@ -105,9 +103,7 @@ async def test_a_reader_polls_when_it_must_renew_its_stream_or_notice_its_end(
 
 @BOTH_KINDS
 @on_a_loop
-async def test_a_reader_learns_that_its_stream_has_expired(
-    world: World, make_scene: MakeScene, kind: str
-) -> None:
+async def test_readers_learn_that_a_stream_expires(world: World, make_scene: MakeScene, kind: str) -> None:
     """An event stream ends without an error; the client gets 404 when it reconnects."""
     scene = make_scene(expiry=Expiry(ttl_seconds=30))
     async with scene.reading(kind) as exchange:
@@ -118,9 +114,7 @@ async def test_a_reader_learns_that_its_stream_has_expired(
 
 
 @on_a_loop
-async def test_many_waiting_readers_renew_a_stream_once_in_a_window(
-    world: World, make_scene: MakeScene
-) -> None:
+async def test_many_waiting_readers_renew_a_stream_once_a_window(world: World, make_scene: MakeScene) -> None:
     """Neither each reader nor each poll renews it, and an append renews it without an extra write."""
     scene = make_scene(expiry=Expiry(ttl_seconds=100))
     async with AsyncExitStack() as exchanges:

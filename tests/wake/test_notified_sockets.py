@@ -249,9 +249,7 @@ def test_sockets_that_hang_do_not_hold_up_processes_with_all_their_readers(scene
     assert notifier.notify([WakeMessage(log_pk(record.key, record.incarnation), 0)]) == {}
 
 
-def test_sockets_that_take_too_long_leave_time_to_others_and_are_told_when_the_records_come_again(
-    scene: Scene,
-) -> None:
+def test_slow_sockets_leave_time_to_others_and_are_served_when_the_records_come_again(scene: Scene) -> None:
     """Subscriptions wait for the same records. Whoever was left out is not left out every time."""
     record, told, lock = scene.stream(), Counter[str](), threading.Lock()
     connections = {f"slow-{number}" for number in range(100)}

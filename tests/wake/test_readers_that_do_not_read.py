@@ -85,9 +85,7 @@ def test_a_waiting_response_ends_with_its_connection(server: Server, live: str, 
 
 
 @pytest.mark.parametrize("content_type", BODIES)
-def test_the_server_does_not_keep_events_that_a_client_does_not_read(
-    server: Server, content_type: str
-) -> None:
+def test_the_server_keeps_no_events_that_a_client_does_not_read(server: Server, content_type: str) -> None:
     path, typed = f"/v1/stream/unread/{content_type}", {"Content-Type": content_type}
     ask(server, "PUT", path, b"", **typed)
     for _ in range(6):

@@ -144,9 +144,7 @@ def test_a_watch_ends_with_its_token_and_if_a_repeated_one_is_refused(
     assert scene.waiters(record) == []
 
 
-def test_a_socket_watches_a_thousand_streams_and_no_more(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_socket_watches_at_most_a_thousand_streams(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever messages name them. Those that it has left, and that have lapsed, do not count."""
     monkeypatch.setattr(socket, "MAX_WATCHED", 3)
     names = [scene.stream()[1] for _ in range(5)]

@@ -71,9 +71,7 @@ async def test_what_another_process_does_ends_a_long_poll(
 
 
 @on_a_loop
-async def test_five_hundred_readers_share_one_registration_one_queue_and_few_reads(
-    make_scene: MakeScene,
-) -> None:
+async def test_five_hundred_readers_share_a_registration_a_queue_and_few_reads(make_scene: MakeScene) -> None:
     """Half of them long-poll, half use SSE. One message for an append in another process reaches them all."""
     scene = make_scene(receive_seconds=20)
     async with AsyncExitStack() as stack:
@@ -101,9 +99,7 @@ async def test_five_hundred_readers_share_one_registration_one_queue_and_few_rea
 
 @BOTH_WAYS
 @on_a_loop
-async def test_a_reader_of_a_fast_writer_polls_until_the_writer_falls_quiet(
-    make_scene: MakeScene, way: Any
-) -> None:
+async def test_a_reader_of_a_fast_writer_polls_until_it_falls_quiet(make_scene: MakeScene, way: Any) -> None:
     """A message wakes the reader again afterwards. The client gets each append once."""
     scene = make_scene(way, receive_seconds=20)
     sent = [b"%d;" % number for number in range(20)]
