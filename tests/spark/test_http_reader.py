@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from email.utils import formatdate
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import urllib3
@@ -394,8 +396,41 @@ def test_a_page_comes_in_chunks_of_a_size(length: int, size: int, sizes: list[in
     """Also where the server does not tell its length; a page that is shorter comes as one."""
     headers = {"Content-Length": str(length)} if told else {}
     response = urllib3.HTTPResponse(io.BytesIO(b"x" * length), headers, preload_content=False)
-    page = http_page.HttpPage("0", "1", "", True, False, response)
+    page = http_page.HttpPage("0", "1", "", True, False, response, Mock())
     assert list(map(len, page.chunks(size))) == sizes
+
+
+def broken(body: bytes, breaks: int | None, tag: str = "a", length: bool = True) -> urllib3.HTTPResponse:
+    """A page with this body, which breaks off."""
+    headers = {"Stream-Next-Offset": f"{len(body):016}", "ETag": f'"{tag}:0:{len(body):016}"'}
+    headers |= {"Content-Type": "application/json" if body[:1] == b"[" else "image/png"}
+    headers |= {"Content-Length": str(len(body))} if length else {"Transfer-Encoding": "chunked"}
+    return urllib3.HTTPResponse(io.BytesIO(body[:breaks]), headers, preload_content=False)
+
+
+FIRST, GROWN = b'["a","bc",1]', b'["a","bc",1,"later"]'
+
+
+@pytest.mark.parametrize(("first", "grown"), [(FIRST, FIRST), (FIRST, GROWN), (b"abcdef", b"abcdefgh")])
+def test_a_page_that_breaks_off_is_read_again_and_gone_on_with(first: bytes, grown: bytes) -> None:
+    """At each byte, twice, in chunks of each size. Messages that followed meanwhile are of the next page."""
+    for place in range(1, len(first)):
+        for size in (1, 2, 5, 100):
+            answers = [broken(first, place), broken(grown, place // 2), broken(grown, None)]
+            page = http_page.HttpPage.of(partial(answers.pop, 0), "0")
+            assert b"".join(page.chunks(size)) == first
+
+
+@pytest.mark.parametrize(
+    "again",
+    [(b'["A","bc",1]', None), (FIRST, None, "b"), (FIRST, 5), (b'["a"]', None), (b'["a","bc"]', None)],
+)
+def test_a_page_that_broke_off_and_changed_is_not_gone_on_with(again: Any) -> None:
+    """Another message, another stream, a break at the same place each time, and pages that are shorter."""
+    answers = iter([broken(FIRST, 7)])
+    page = http_page.HttpPage.of(lambda: next(answers, None) or broken(*again), "0")
+    with pytest.raises(urllib3.exceptions.HTTPError):
+        list(page.chunks(1))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ _CLASSES: Final = {
     " SparkClassNotFoundException UnsupportedFileSystemException",
     Exit.YOUR_RIGHTS: "ForbiddenHttpFault NoCredentialsError StorageForbidden AccessControlException"
     " AccessDeniedException PermissionError",
-    Exit.TRY_AGAIN: "RetryableHttpFault StorageOutOfReach StorageSlow ConnectException ConnectionError"
+    Exit.TRY_AGAIN: "ProtocolError ReadTimeoutError RetryableHttpFault StorageOutOfReach StorageSlow"
+    " ConnectException ConnectionError"
     # EOFException comes from a killed worker's socket; a file that cannot be read has its own Spark error.
     " EOFException SocketException SocketTimeoutException UnknownHostException",
     Exit.DATA_LOST: "DataLoss",

@@ -317,7 +317,7 @@ class HttpReader:
 
     def _open(self, name: str, offset: str) -> HttpPage:
         url = f"{self._connection.stream_url(name)}?offset={quote(offset, safe='')}"
-        return HttpPage.of(self._client.request("GET", url, stream=True), offset)
+        return HttpPage.of(partial(self._client.request, "GET", url, stream=True), offset)
 
     def _open_retained(self, partition: port.StreamPartition, start: str) -> HttpPage | None:
         """Return the page at `start`. If the offset is gone, and data loss is allowed, return the page at the

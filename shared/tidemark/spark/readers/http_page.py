@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any, Final, TypeAlias
 
@@ -164,6 +167,8 @@ class PageTimes:
 
 
 _CHUNK_BYTES: Final = 1024 * 1024
+#: Breaks of a page's body after which the read fails. The client retries each request by itself.
+_MOST_BREAKS: Final = 8
 #: Limit in bytes of a page that runs past the pinned end: to be cut, it must fit in memory.
 _COMPARABLE_BYTES: Final = 64 * 1024 * 1024
 
@@ -185,10 +190,12 @@ class HttpPage:
     up_to_date: bool
     is_json: bool
     response: urllib3.BaseHTTPResponse
+    repeat: Callable[[], HttpPage]
 
     @classmethod
-    def of(cls, response: urllib3.BaseHTTPResponse, offset: str) -> HttpPage:
-        """Return the page of a response to a read at `offset`."""
+    def of(cls, request: Callable[[], urllib3.BaseHTTPResponse], offset: str) -> HttpPage:
+        """Return the page that a read at `offset` responds with."""
+        response = request()
         headers = response.headers
         end, content_type = headers["Stream-Next-Offset"], headers.get("Content-Type", "")
         return cls(
@@ -199,12 +206,50 @@ class HttpPage:
             headers.get("Stream-Up-To-Date", "").lower() == "true",
             content_type.partition(";")[0].strip().lower() == "application/json",
             response,
+            partial(cls.of, request, offset),
         )
 
     def chunks(self, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
+        """Yield the body. If it breaks off, read the page again and go on behind the yielded bytes. Raises
+        HTTPError after too many breaks, or if the page has changed."""
         # urllib3 copies a chunk that is shorter than the requested size.
-        yield from self.response.stream(max(1, min(size, self.content_length)))
-        self.response.release_conn()
+        size = max(1, min(size, self.content_length))
+        page, taken, crc = self, 0, 0
+        for tries_left in range(_MOST_BREAKS, -1, -1):
+            try:
+                for chunk in self._behind(taken, crc, page, size):
+                    taken, crc = taken + len(chunk), zlib.crc32(chunk, crc)
+                    yield chunk
+                return page.response.release_conn()
+            except urllib3.exceptions.HTTPError:
+                page.response.close()
+                if not tries_left:
+                    raise
+                page = self.repeat()
+                same = page.start == self.start and page.incarnation == self.incarnation
+                if not same or (page.end != self.end and "Content-Length" not in self.response.headers):
+                    page.leave()
+                    raise
+
+    def _behind(self, taken: int, crc: int, page: HttpPage, size: int) -> Iterator[bytes]:
+        """Yield the bytes behind the first `taken`, whose checksum is `crc`, from a later read of this page.
+        That read may have messages that followed meanwhile."""
+        if page is self:
+            yield from self.response.stream(size)
+            return
+        place, seen, end = 0, 0, self.content_length if page.end != self.end else sys.maxsize
+        for chunk in page.response.stream(size):
+            skipped, rest = chunk[: max(0, taken - place)], chunk[max(0, taken - place) : end - place]
+            place, seen = place + len(chunk), zlib.crc32(skipped, seen)
+            if rest and seen != crc:
+                raise urllib3.exceptions.ProtocolError("the page has changed")
+            # A comma follows the last message of a page that has grown.
+            yield rest[:-1] + b"]" if self.is_json and place >= end else rest
+            if place >= end:
+                page.response.close()
+                return
+        if place < taken or end < sys.maxsize:
+            raise urllib3.exceptions.ProtocolError("the page has become shorter")
 
     @property
     def content_length(self) -> int:
