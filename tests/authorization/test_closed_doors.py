@@ -88,9 +88,7 @@ def test_secrets_are_not_shown() -> None:
         ("POST", "a1b2c3.execute-api.eu-west-1.amazonaws.com", False),
     ],
 )
-def test_writes_by_the_functions_own_url_need_no_origin_secret(
-    method: str, domain: str, passes: bool
-) -> None:
+def test_writes_by_a_functions_own_url_need_no_secret(method: str, domain: str, passes: bool) -> None:
     """What Lambda says of the address counts, and not what the client says in `Host`."""
 
     async def load() -> str | None:

@@ -361,9 +361,7 @@ def sends(status: int, body: bytes, **headers: str) -> Respond:
     ],
     ids=["404", "500", "redirect", "huge", "hangs up"],
 )
-def test_a_document_out_of_reach_raises_cannot_fetch(
-    served: tuple[str, list[Respond]], answer: Respond
-) -> None:
+def test_a_document_out_of_reach_is_cannot_fetch(served: tuple[str, list[Respond]], answer: Respond) -> None:
     url, respond = served
     respond.append(answer)
     with pytest.raises(CannotFetch):

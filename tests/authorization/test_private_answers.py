@@ -113,9 +113,7 @@ def test_no_cache_may_keep_a_response_to_a_url_with_a_token(public_way: Way, nam
     assert "private" in answer.headers["cache-control"]
 
 
-def test_changes_and_refusals_name_their_author(
-    way: Way, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_and_refusals_name_an_author(way: Way, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """By the token's subject and id and the key's, never by the token. An append alone is not told."""
     caplog.set_level("INFO", "tidemark.audit")
     path, kind = f"/v1/stream/{name}", {"Content-Type": "text/plain"}

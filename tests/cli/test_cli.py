@@ -89,9 +89,7 @@ def test_lines_become_messages_and_come_back(server: Server, stream: str) -> Non
         ("application/octet-stream", random.Random(7).randbytes(700_000)),
     ],
 )
-def test_bytes_and_text_come_back_unchanged(
-    server: Server, stream: str, content_type: str, sent: bytes
-) -> None:
+def test_bytes_and_text_return_unchanged(server: Server, stream: str, content_type: str, sent: bytes) -> None:
     said = run(server, "append", stream, "--create", content_type, stdin=sent)
     assert said == b"%d bytes\n" % len(sent)
     url = f"{server.base_url}/v1/stream/{stream.replace(' ', '%20')}"

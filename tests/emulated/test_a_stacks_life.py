@@ -150,9 +150,7 @@ def test_the_packer_packs(emulator: Emulator, first: Stack) -> None:
     assert read(first, "/v1/stream/packed") == b"abc"
 
 
-def test_a_gradual_stack_has_versions_which_a_changed_parameter_replaces(
-    emulator: Emulator, first: Stack
-) -> None:
+def test_a_gradual_stack_has_versions_that_a_new_parameter_replaces(emulator: Emulator, first: Stack) -> None:
     functions = emulator.client("lambda")
     topic = emulator.client("sns").create_topic(Name="alarms")["TopicArn"]
     names = [each["FunctionName"] for each in functions.list_functions()["Functions"]]

@@ -17,9 +17,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", 
 @example([(0.1, "silence")] * 4 + [(2, "silence"), (0, "admit")])
 @example([(3, "silence")] * 3 + [(0.25, "admit"), (0.25, "admit"), (0, "admit"), (0, "answer"), (0, "admit")])
 @example([(3, "silence")] * 2 + [(1, "answer"), *[(1, "late silence")] * 3, *[(3, "silence")] * 3])
-def test_a_breaker_opens_after_silences_over_some_seconds_until_an_answer(
-    steps: list[tuple[float, str]],
-) -> None:
+def test_a_breaker_opens_after_silences_over_seconds_until_an_answer(steps: list[tuple[float, str]]) -> None:
     """A silence counts from when it was sent, only if that was behind the latest answer. While the breaker
     is open, one try is let through in every interval, which does not wait for what became of the last one."""
     breaker, now, answered_at, silences, probe_at = Breaker(), 0.0, 0.0, list[float](), None

@@ -74,9 +74,7 @@ def other_world(services: LocalServices) -> World:
 
 
 @pytest.mark.parametrize("name", list(LIVES))
-def test_nobody_sees_that_the_reply_to_each_write_is_lost(
-    world: World, other_world: World, name: str
-) -> None:
+def test_nobody_sees_that_each_reply_to_a_write_is_lost(world: World, other_world: World, name: str) -> None:
     calm, troubled = Life(world.process(), world), Life(other_world.process(), other_world)
     lose_replies(troubled.process)
     names: tuple[dict[str, str], dict[str, str]] = ({}, {})

@@ -57,9 +57,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("place", "allowed"), ALLOWED.items())
-def test_unknown_methods_get_405_with_those_allowed(
-    door: Door, bucket: str, place: str, allowed: str
-) -> None:
+def test_unknown_methods_get_405_with_allowed_ones(door: Door, bucket: str, place: str, allowed: str) -> None:
     target = place if place.startswith("/v1/") else f"{bucket}{place}"
     for method in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "TRACE", "CONNECT", "X", "get"):
         answer = door(method, target, TEXT)

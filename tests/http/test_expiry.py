@@ -126,9 +126,7 @@ def test_a_read_in_one_process_renews_the_ttl_for_another_that_remembers_the_str
 
 
 @pytest.mark.parametrize("live", ["", "&live=long-poll"])
-def test_no_cache_serves_a_stream_beyond_its_end(
-    door: Door, make_stream: Make, clock: Clock, live: str
-) -> None:
+def test_caches_serve_no_stream_past_its_end(door: Door, make_stream: Make, clock: Clock, live: str) -> None:
     """Every number is in `protocol/test_caching.py`."""
     path = make_stream(body=b"data", Stream_Expires_At=later(clock, 3))
     url = f"{path}?offset=-1&cursor={door.cursor_of(path)}{live}"
@@ -157,9 +155,7 @@ def test_a_stream_that_ends_before_it_begins_is_created_and_has_expired(
 # --- and again ----------------------------------------------------------------------
 
 
-def test_an_expired_stream_that_is_created_again_is_empty(
-    door: Door, make_stream: Make, clock: Clock
-) -> None:
+def test_an_expired_stream_that_is_made_again_is_empty(door: Door, make_stream: Make, clock: Clock) -> None:
     """It gets 201, not 200 or 409, and has nothing of the expired stream."""
     path = make_stream(body=b"old", Stream_TTL=str(TTL_SECONDS))
     door.post(path, TEXT | PRODUCER | CLOSE | {"Stream-Seq": "9"}, b"older")

@@ -104,9 +104,7 @@ def test_a_reader_learns_of_the_close_with_the_final_data_or_after_it(door: Door
 
 
 @pytest.mark.parametrize("live", ["", "&live=long-poll"])
-def test_a_cache_may_keep_a_read_with_the_streams_own_cursor(
-    door: Door, make_stream: Make, live: str
-) -> None:
+def test_a_cache_may_keep_reads_with_the_streams_cursor(door: Door, make_stream: Make, live: str) -> None:
     path = make_stream(body=b"data")
     for cursor in (door.cursor_of(path), door.cursor_of(path, interval=7)):
         assert door.get(f"{path}?offset=-1&cursor={cursor}{live}")["cache-control"] == SHARED

@@ -24,9 +24,7 @@ def test_a_read_below_what_is_retained_is_410_with_the_way_on(door: Door, world:
     assert door.get(f"{path}?offset={answer.next_offset}").body == b"[22]"
 
 
-def test_a_reader_of_an_earlier_stream_is_not_sent_to_a_later_one(
-    door: Door, world: World, path: str
-) -> None:
+def test_a_reader_of_an_earlier_stream_goes_on_in_no_later_one(door: Door, world: World, path: str) -> None:
     door.put(path, JSON, b"[1]")
     place = f"{path}?offset={(old := door.get(path)).next_offset}&cursor={old['stream-cursor']}"
     door.delete(path)

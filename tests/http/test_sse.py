@@ -184,9 +184,7 @@ def test_an_event_source_goes_on_behind_the_last_event_it_saw(door: Door, make_s
 
 
 @pytest.mark.parametrize("way", ["&live=sse", "&live=long-poll", "", "&last=1"])
-def test_an_events_id_leads_into_no_other_stream_of_this_name(
-    door: Door, make_stream: Make, way: str
-) -> None:
+def test_an_events_id_leads_to_no_other_stream_of_its_name(door: Door, make_stream: Make, way: str) -> None:
     """A browser sends it as `Last-Event-ID`, and a page as the offset: neither gets the end of one stream
     behind the beginning of another. The id of an earlier release was the offset alone."""
     path = make_stream("application/json", b"[1, 2]")

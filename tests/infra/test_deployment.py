@@ -63,9 +63,7 @@ def test_parameters_that_contradict_each_other_are_refused(given: dict[str, str]
     ],
     ids=str,
 )
-def test_a_stacks_secret_has_its_name_and_an_earlier_one_keeps_its_own(
-    given: dict[str, str], name: str
-) -> None:
+def test_a_stacks_secret_has_its_name_and_an_earlier_keeps_its_own(given: dict[str, str], name: str) -> None:
     """SAM keeps the deployed value of a parameter that samconfig.toml does not name, so it does not name this
     one. A token of one stack is worth nothing in another, and no proxy reads another's keys."""
     parameters = DEFAULTS | given | {"AWS::StackName": "tides"}
@@ -182,9 +180,7 @@ DISTRIBUTED = {"Distribution.DomainName": "d111111abcdef8.cloudfront.net"}
 
 
 @pytest.mark.parametrize("given", [{}, {"Edge": "false"}, {"AuthSecretName": "/mine"}], ids=str)
-def test_the_first_outputs_are_address_console_and_two_commands_in_one_line(
-    given: dict[str, str],
-) -> None:
+def test_the_first_outputs_are_address_console_and_two_commands_in_one_line(given: dict[str, str]) -> None:
     """SAM wraps a value at 75 characters and at hyphens: a command in two lines does another thing."""
     assert [*TEMPLATE["Outputs"]][:4] == ["Url", "Console", "Token", "Try"]
     values = {name: output(name, given) for name in ("Url", "Console", "Token", "Try")}

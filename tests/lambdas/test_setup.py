@@ -321,9 +321,7 @@ def test_the_output_counts_readers_without_the_writers(
     assert message in made["Data"]["Readers"]
 
 
-def test_a_reservation_beyond_the_accounts_room_is_refused(
-    aws: FakeAws, cloudformation: CloudFormation
-) -> None:
+def test_a_reservation_beyond_the_quota_is_refused(aws: FakeAws, cloudformation: CloudFormation) -> None:
     """What the stack has reserved before is its own."""
     readers = cloudformation.answer_to(SETUP, ReaderConcurrency="300")["Data"]["Readers"]
     assert "At most 900 of the account's 1000" in readers

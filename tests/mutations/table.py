@@ -587,7 +587,7 @@ a write of unknown outcome is not repeated
     errors.OutcomeUnknown, => errors.Busy,
 each byte of an answer postpones its batch
     proxy.pipe:_Piping.copy
-        caught by proxy/test_proxy.py::test_an_answer_in_drips_is_written_before_its_end
+        caught by proxy/test_proxy.py::test_answers_in_drips_are_written_before_the_end
     due_at = due_at if self._batch else time.monotonic() + limits.linger
         => due_at = time.monotonic() + limits.linger
 an answer without a content type has an empty one

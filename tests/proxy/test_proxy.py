@@ -65,9 +65,7 @@ def test_an_answer_without_a_content_type_is_bytes(client: Client) -> None:
     assert client.ask().headers["Upstream-Content-Type"] == "application/octet-stream"
 
 
-def test_an_answer_in_drips_is_written_before_its_end(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_in_drips_are_written_before_the_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is due some time after its first byte, not after its last one: the time of the entry."""
     find = rules.allowing_entry
     monkeypatch.setattr(rules, "allowing_entry", lambda *given: replace(find(*given), linger=1.0))

@@ -106,9 +106,7 @@ def test_a_refusal_of_the_server_is_the_response_with_its_reason(client: Client)
 
 @each_library
 @each_client
-def test_an_answer_cut_off_raises_its_reason_behind_data(
-    client: Client, library: Any, is_async: bool
-) -> None:
+def test_a_cut_answer_raises_its_reason_behind_its_data(client: Client, library: Any, is_async: bool) -> None:
     """Also to a reader who has the data before the end."""
 
     def breaks(handler: UpstreamHandler) -> None:

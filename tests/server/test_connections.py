@@ -224,9 +224,7 @@ def test_what_rfc_9112_has_a_server_refuse_gets_a_sentence(sent: bytes, status: 
         (b"/http://b/c", (b"/http://b/c", b""), b"a"),
     ],
 )
-def test_a_target_url_means_its_path_and_its_host(
-    target: bytes, url: tuple[bytes, bytes], host: bytes
-) -> None:
+def test_a_target_url_means_its_path_and_host(target: bytes, url: tuple[bytes, bytes], host: bytes) -> None:
     """RFC 9112 §3.2.2. The Host header is ignored, so that checks of the host are made with this one."""
 
     async def scenario(port: int, application: Application) -> Scope:

@@ -64,9 +64,7 @@ def test_a_request_is_one_line_with_time_bytes_and_offset_but_never_its_query() 
         ((409, [(b"producer-expected-seq", b"3")], b'{"error": "gap"}'), logging.INFO, ": gap\n"),
     ],
 )
-def test_the_level_says_which_failures_have_their_error_text(
-    response: Response, level: int, said: str
-) -> None:
+def test_the_level_says_which_failures_have_a_text(response: Response, level: int, said: str) -> None:
     written = lines_of(response, level)
     assert written.endswith(said)
     assert bool(written) == bool(said)

@@ -150,9 +150,7 @@ def test_a_creation_a_closing_and_a_deletion_are_told_as_upstream_tells_them(kep
 
 
 @pytest.mark.parametrize("by", ["the janitor", "a creation", "a first append"])
-def test_expiry_is_sent_when_the_janitor_ends_a_stream_or_another_takes_its_name(
-    kept: Scene, by: str
-) -> None:
+def test_expiry_is_sent_when_the_janitor_ends_it_or_another_takes_its_name(kept: Scene, by: str) -> None:
     kept.create("short", expiry=Expiry(ttl_seconds=10))
     kept.changes()
     kept.clock.advance(60_000)
