@@ -44,6 +44,8 @@ COMMANDS = {
     "bench": (f"PYTHONPATH={ROOT} python -c 'import benchmarks.plot'", ""),
     "container": ("serve python -m tidemark.server.container", ""),
     "local": ("serve tidemark serve", ""),
+    "mcp": ("tidemark mcp </dev/null; echo ended", "ended"),
+    "otel": ("python -c 'import opentelemetry.exporter.otlp.proto.http.trace_exporter'", ""),
     "server": ("serve tidemark serve", ""),
     "test": ("echo 'def test_url(tidemark_url): assert tidemark_url' >test_it.py; pytest -q", "1 passed"),
     "test-aws": (
