@@ -12,6 +12,7 @@ from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     from tidemark.aws.sqs import WorkQueue, sqs_client
+    from tidemark.observability.metrics import PROCESS
     from tidemark.observability.report import Reporter
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
@@ -25,6 +26,8 @@ _stores = connect(_settings)
 _notices = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
 _deliverer = Deliverer(_stores, _notices, connect_signing_keys(_settings, _stores), _settings)
 _reporter = Reporter("subscriptions", _settings)
+if _settings.exports_spans:
+    PROCESS.export_spans()
 #: Threads, so that a slow webhook does not delay the other messages of its batch. All batches share them if
 #: Tidemark runs locally: the template's MaximumConcurrency times its BatchSize.
 _THREADS: Final = 200

@@ -94,8 +94,7 @@ class StreamTools(MCPServer[Any]):
         `nothing` after the seconds. To go on, pass the answer's `end` as `after`."""
         server, path = self.connect(), checked_path(stream)
         source = AsyncStream(server.stream_url(path), headers=server.headers, retry=server.retry)
-        tail = (await source.head()).offset
-        start = tail if after == "now" else after
+        start = (await source.head()).offset if after == "now" else after
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), aclosing(source.follow(start)) as chunks:
                 async for chunk in chunks:

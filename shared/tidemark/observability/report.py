@@ -48,8 +48,6 @@ class Reporter:
         self._clock = clock
         self._reported = meter.snapshot()
         self._due_at = 0.0
-        if settings.exports_spans:
-            meter.export_spans()
 
     def report(self, lasted_ms: Mapping[str, float] | None = None) -> None:
         """Write the counts since the last report, at most every 10 s, and the durations `lasted_ms`."""

@@ -289,8 +289,9 @@ class Deliverer:
             "User-Agent": "Tidemark",
             "Webhook-Signature": self.keys.sign(body, now_ms),
         }
-        spans, keys = PROCESS.spans, [stream_key_of(each.link.path) for each in streams]
-        call = spans.delivering(self.call, keys) if spans else self.call
+        call = self.call
+        if PROCESS.spans:
+            call = PROCESS.spans.delivering(call, [stream_key_of(each.link.path) for each in streams])
         response = self.fairness.meanwhile(lambda: call(url, body, headers, timeout_seconds))
         if not response.is_success:
             raise DeliveryFailed(f"status {response.status}")

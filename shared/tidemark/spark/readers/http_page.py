@@ -232,11 +232,8 @@ class HttpPage:
                     raise
 
     def _behind(self, taken: int, crc: int, page: HttpPage, size: int) -> Iterator[bytes]:
-        """Yield the bytes behind the first `taken`, whose checksum is `crc`, from a later read of this page.
-        That read may have messages that followed meanwhile."""
-        if page is self:
-            yield from self.response.stream(size)
-            return
+        """Yield the bytes behind the first `taken`, whose checksum is `crc`, from this page or a later
+        read of it, which may have messages that followed meanwhile."""
         place, seen, end = 0, 0, self.content_length if page.end != self.end else sys.maxsize
         for chunk in page.response.stream(size):
             skipped, rest = chunk[: max(0, taken - place)], chunk[max(0, taken - place) : end - place]
