@@ -1,10 +1,10 @@
-"""What a new reader gets of a stream of upserts, and what compaction costs:
+"""Compaction: the bytes that a new reader gets from a stream of upserts, and the cost:
 `python -m benchmarks.compaction`.
 
-For each number of rows and of upserts there are three streams in one run: one that is compacted, one that is
-not, and one that has the last upsert of each row alone. The table is SQLite and the bucket is files, as in
-`benchmarks/packs.py`: calls are counted and priced, and CPU is this project's with that of these stand-ins on
-top. 100,000 upserts come each hour, a hundred in an append; the janitor comes once an hour.
+For each number of rows and of upserts there are three streams in one run: a compacted one, one without
+compaction, and one with only the last upsert of each row. The table is SQLite and the bucket is files, as in
+`benchmarks/packs.py`: calls are counted and priced, and CPU time is that of this project and of these
+stand-ins. 100,000 upserts come each hour, a hundred in an append; the janitor runs once an hour.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROCESSOR_SHARE: Final = 512 / 1769
 
 @dataclass
 class Rounds:
-    """Those of the janitor: the bill of its calls, and its CPU seconds."""
+    """The janitor's rounds: the bill of their calls, and their CPU seconds."""
 
     bill: Bill = field(default_factory=Bill)
     seconds: float = 0
@@ -54,7 +54,7 @@ _OF_S3: Final = {"PutObject", "GetObject", "GetRange", "DeleteObject", "DeleteOb
 
 
 class Metered(LongStream):
-    """Storage whose calls go on a bill while there is one."""
+    """Storage that adds its calls to a bill, if it has one."""
 
     bill: Bill | None = None
 
@@ -97,7 +97,7 @@ class Upserts:
     last: dict[int, bytes] = field(default_factory=dict)
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """The last one is a single one: the last append of a stream stays as it is."""
+        """Yield the upserts of each append. The last has one, because compaction keeps the last append."""
         chance = random.Random(7)
         for first in range(0, self.count, AN_APPEND):
             yield [self._one(chance.randrange(self.rows), first + more) for more in range(AN_APPEND)]
@@ -132,7 +132,7 @@ def measure(upserts: Upserts, world: Metered) -> Iterator[str]:
 
 
 def write(world: Metered, key: StreamKey, upserts: Upserts, compaction: Compaction | None = None) -> Rounds:
-    """All of them into a new stream. Returns what the janitor cost."""
+    """Append all upserts to a new stream. Returns the cost of the janitor's rounds."""
     rounds = Rounds()
     create(world.process(), key, create_request(JSON, compaction=compaction))
     for number, texts in enumerate(upserts.chunks(), 1):
@@ -155,7 +155,7 @@ def post(world: Metered, key: StreamKey, texts: list[bytes]) -> None:
 
 
 def tick(world: Metered, hours: int, rounds: Rounds) -> None:
-    """The janitor's rounds, an hour apart."""
+    """Run the janitor once an hour, on a clock that is moved."""
     for _ in range(hours):
         world.now_ms += HOUR_MS
         world.bill = rounds.bill
@@ -166,7 +166,7 @@ def tick(world: Metered, hours: int, rounds: Rounds) -> None:
 
 
 def read_all(world: Metered, key: StreamKey, readers: int = 9) -> tuple[int, float]:
-    """Bytes of all pages, and the least CPU seconds of some readers, each by a process of its own."""
+    """Return the bytes of all pages, and the least CPU seconds of a reader, each in a process of its own."""
     seconds, size = [], 0
     for _ in range(readers):
         stores, offset, at_tail, size, began = world.process(), 0, False, 0, time.process_time()

@@ -17,7 +17,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "shared" / "tidemark"
-#: What was there when the limit was set, and little more; `docs/internals/code-health.md` has the targets.
+#: The measured values when the limits were set, or little more; `docs/internals/code-health.md` has the
+#: targets.
 LIMITS: Final = {
     "lines of the package": 40_760,
     "files of the package": 213,
@@ -58,7 +59,7 @@ def lines_by_room() -> Counter[str]:
 
 
 def measured() -> dict[str, float]:
-    """By the names of `LIMITS`."""
+    """Return the measured values, with the keys of `LIMITS`."""
     sources = sorted(PACKAGE.rglob("*.py"))
     modules = [ast.parse(path.read_text()) for path in sources]
     nodes = [node for module in modules for node in ast.walk(module)]
@@ -82,7 +83,7 @@ def measured() -> dict[str, float]:
 
 
 def _helpers_used_once(nodes: Sequence[ast.AST]) -> int:
-    """By name: a helper that is named twice anywhere counts as used twice."""
+    """Count the private functions whose name is used once in the package."""
     used = Counter(node.id for node in nodes if isinstance(node, ast.Name))
     used += Counter(node.attr for node in nodes if isinstance(node, ast.Attribute))
     names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -95,7 +96,7 @@ def _shared_class_names(nodes: Sequence[ast.AST]) -> int:
 
 
 def _shared_public_names(modules: Sequence[ast.Module]) -> int:
-    """Of functions, classes, constants and aliases, as they stand at the top of a module."""
+    """Count the public names that several modules give to a function, class, constant or alias."""
     names = Counter(name for module in modules for name in set(_names_of(module)))
     return sum(count > 1 for name, count in names.items() if not name.startswith("_"))
 
@@ -125,7 +126,7 @@ def _journeys() -> dict[str, float]:
 
 
 def own_variables() -> list[str]:
-    """Rows of the reference page, without those of other programs (AWS's SDK, the terminal, proxies)."""
+    """Return the rows of the reference page, except the variables of AWS's SDK, the terminal and proxies."""
     page = (ROOT / "docs" / "reference" / "environment-variables.md").read_text()
     rows = re.findall(r"^- (`[A-Z].*)$", page.partition("\n## Spark\n")[0], re.MULTILINE)
     return [row for row in rows if not re.match("`(AWS_|NO_|TERM)", row)]

@@ -1,13 +1,14 @@
-"""How many functions and files of Tidemark a request passes: `python -m benchmarks.journeys [--list append]`.
+"""Count the functions and files of Tidemark that a request passes: `python -m benchmarks.journeys`.
 
 Each journey is a sample event that goes through a function's own code to the local engines and back; the
-process knows the stream's tail, as in a warm environment. An append and a long-poll are those of a stack as
-deployed: they come through the edge, with a token, and the append is a producer's. The long-poll waits in the
-`live` function until the notifier has told of an append.
+process knows the stream's tail, as in a warm environment. The append and the long-poll are as on a deployed
+stack: both pass CloudFront with a token, and the append has producer headers. The long-poll waits in the
+`live` function until the notifier's message about an append wakes it.
 
-`sys.setprofile` names what is called, on any thread: a function counts once, however often it is called, and
+`sys.setprofile` reports each call, on any thread: a function counts once, however often it is called, and
 comprehensions do not count. A hop is a call from one file into another, counted once for each two functions.
-`--list` prints a journey's functions in the order of their first calls, each indented below its caller.
+`--list append` prints the functions of a journey in the order of their first calls, indented below their
+callers.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ from tidemark.wake.queue import SETTLING_SECONDS
 
 PACKAGE = str(ROOT / "shared" / "tidemark") + os.sep
 COMPREHENSIONS = {"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"}
-#: Those without token and edge: the function, and the event that is sent to it.
+#: The journeys without token and edge: the function, and the event that is sent to it.
 PLAIN = {
     "read": ("read", "get-catch-up.json"),
     "head": ("read", "head.json"),
     "notify": ("notifier", "stream-records.json"),
 }
 NAMES = ("append", *PLAIN, "long-poll")
-#: What the token of the sample events is signed with, and the origin secret that is in them.
+#: The secret that signs the token of the sample events, and their origin secret.
 AS_DEPLOYED = {
     "ALLOW_ANONYMOUS": "",
     "AUTH_SECRET": "the-secret-of-the-sample-events-and-of-no-stack",
     "EDGE_SECRET": "the-origin-secret-of-the-sample-events",
 }
-#: Where a request begins to wait.
+#: The function in which a request begins to wait.
 WAITS = Hub.start_waiting.__code__
 #: Many: on a busy machine most appends are so far apart that each finds the tail that it remembers stale.
 ROUNDS = 50
@@ -68,7 +69,7 @@ PATIENCE_SECONDS = 15
 
 @dataclass
 class Passed:
-    """Functions in the order of their first calls, how deep each of these was, and hops."""
+    """Functions in the order of their first calls, the depth of each of these calls, and hops."""
 
     found: dict[CodeType, int] = field(default_factory=dict)
     hops: set[tuple[CodeType, CodeType]] = field(default_factory=set)
@@ -119,7 +120,7 @@ def answered(handler: Handler, event: dict[str, Any]) -> None:
 
 
 class Producer:
-    """Appends through the edge, each with the next number: one that is repeated is not stored."""
+    """Appends through the edge, each with the next sequence number: a repeated append is not stored."""
 
     def __init__(self, write: Handler, services: LocalServices) -> None:
         self._write = write
@@ -132,7 +133,7 @@ class Producer:
             self._records.put(record)
 
     def append(self) -> Mapping[str, Any]:
-        """What the table's stream says of it."""
+        """Append, and return the record in the table's stream."""
         event = event_of("post-append-edge.json")
         event["headers"]["producer-seq"] = str(next(self._numbers))
         answered(self._write, event)
@@ -141,7 +142,7 @@ class Producer:
 
 @contextmanager
 def live_function() -> Iterator[int]:
-    """The port of the `live` function's application, served as its `run.sh` does."""
+    """Serve the `live` function's application as its `run.sh` does; yield the port."""
     app = load_handler("live", "app")
     server = uvicorn.Server(
         uvicorn.Config(app, port=0, log_level="warning", access_log=False, server_header=False)
@@ -159,7 +160,7 @@ def live_function() -> Iterator[int]:
 
 
 class Reader:
-    """A long-poll, as the Web Adapter makes a request of its event. Once it waits, there is an append."""
+    """A long-poll, in the form in which the Web Adapter sends its event. An append follows once it waits."""
 
     def __init__(self, watch: Watch, port: int, producer: Producer, notifier: Handler) -> None:
         self._watch = watch
@@ -181,19 +182,19 @@ class Reader:
                 raise AssertionError(f"long-poll: {answer.status} {answer.read()!r}")
 
     def _append(self) -> None:
-        """By other environments, whose functions are no part of the journey."""
+        """Append and notify in other environments, whose functions are no part of the journey."""
         sys.setprofile(None)
         answered(self._notifier, {"Records": [self._producer.append()]})
         sys.setprofile(self._watch)
 
     def twice(self) -> None:
-        """The thread that receives may end the first round only during the second: both count as one."""
+        """Wake two long-polls, counted as one: a thread may end the first only during the second."""
         self.woken()
         self.woken()
 
 
 def journeys(watch: Watch, services: LocalServices) -> Iterator[tuple[str, Callable[[], object]]]:
-    """By name, warm."""
+    """Yield each journey with its name, ready to run in a warm environment."""
     handlers = {name: load_handler(name) for name in ("write", "read", "notifier")}
     answered(handlers["write"], event_of("put-create.json"))
     os.environ.update(AS_DEPLOYED)

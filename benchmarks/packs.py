@@ -1,10 +1,10 @@
 """A long stream before and after it is packed: `python -m benchmarks.packs` (ten million messages).
 
-The table and the bucket are stand-ins (`tests/janitor/long_stream.py`): items are made when they are asked
-for, objects are files. So what is measured is calls, memory, and this project's own CPU with that of the
-stand-ins on top; calls take no time. `--messages` takes fewer; `--only numbers` is what a reader pays before
-and after, `--only rows`, in Spark's environment (`.venv-spark/bin/python`), is what Spark's reader makes of
-packs in Arrow batches; Spark itself is not counted.
+The table and the bucket are stand-ins (`tests/janitor/long_stream.py`): each read of an item makes the item,
+and objects are files. The figures are calls, memory, and the CPU time of this project and of the stand-ins;
+calls take no time. `--messages` sets a smaller number of messages. `--only numbers` measures the cost of a
+read before and after. `--only rows`, in Spark's environment (`.venv-spark/bin/python`), measures the reader
+for Spark, which turns packs into Arrow batches, without Spark itself.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.settings import Settings
 
 FORK: Final = StreamKey("v1", "fork")
-#: What DynamoDB counts for such a message when it is read, and when it is kept.
+#: Bytes that DynamoDB bills for the read and for the storage of such a message.
 ITEM_BYTES: Final = 213
 STORED_BYTES: Final = ITEM_BYTES + 100
 #: A month's storage of a GiB, in dollars: the table, its backup, and S3.
 TABLE_GIB, BACKUP_GIB, S3_GIB = 0.25, 0.20, 0.023
-#: A cold 5 MB catch-up, and rounds of it.
+#: Messages of a cold catch-up of 5 MB, messages that Spark reads, and rounds of each.
 COLD_MESSAGES: Final = 50_000
 SPARK_MESSAGES: Final = 50_000
 ROUNDS: Final = 10
@@ -57,7 +57,7 @@ ROUNDS: Final = 10
 
 @contextmanager
 def step(name: str, stream: LongStream) -> Iterator[None]:
-    """One line: what it took."""
+    """Print the calls, the seconds of CPU and of time, and the memory that a step takes, as a row."""
     stream.calls.clear()
     peak, cpu, wall = Peak(), time.process_time(), time.monotonic()
     yield
@@ -116,7 +116,7 @@ def read_all(stream: LongStream) -> None:
 
 
 def numbers(folder: Path) -> None:
-    """What a reader pays for a conversation of 5 MB, before and after, by the `read` function's handler."""
+    """Print the cost of a read of a 5 MB conversation by the `read` function, before and after."""
     stream = LongStream(COLD_MESSAGES, folder)
     [plain] = catch_up(stream, [""])
     sweep(stream.process())
@@ -141,14 +141,14 @@ def numbers(folder: Path) -> None:
 
 
 def inflated_by(library: str) -> AbstractContextManager[Any]:
-    """Blocks by zlib, as where there is no wheel of isal; any other name changes nothing."""
+    """Inflate blocks with zlib, as on a platform without a wheel of isal; any other name changes nothing."""
     chosen = zlib if library == "zlib" else pack_format.fast_zlib()
     return patch.object(pack_format, "fast_zlib", lambda: chosen)
 
 
 def catch_up(stream: LongStream, libraries: list[str]) -> list[dict[str, Any]]:
-    """All pages by the handler with each library in turn, each time in an environment that knows nothing.
-    `first` is the first time."""
+    """Read all pages by the handler with each library in turn, each time in a cold environment. `first` is
+    the first time."""
     spare_what_is_loaded()
     taken: dict[str, list[float]] = {library: [] for library in libraries}
     for library in libraries * ROUNDS:
@@ -171,14 +171,15 @@ def catch_up(stream: LongStream, libraries: list[str]) -> list[dict[str, Any]]:
         COLD_MESSAGES * ITEM_BYTES / 4096 if not calls["GetRange"] else calls["Query"]
     )
     dollars = (units * prices.READ_UNIT + calls["GetRange"] * prices.S3_READ) / 1e6
-    told = ", ".join(f"{count} `{name}`" for name, count in sorted(calls.items()))
+    listed = ", ".join(f"{count} `{name}`" for name, count in sorted(calls.items()))
     return [
-        {"cpu": min(times), "first": times[0], "calls": told, "dollars": dollars} for times in taken.values()
+        {"cpu": min(times), "first": times[0], "calls": listed, "dollars": dollars}
+        for times in taken.values()
     ]
 
 
 def spark_rows(folder: Path) -> None:
-    """Rows that Spark's reader of the table makes of packs in a CPU-second, the best of some rounds."""
+    """Print the rows per CPU-second that the reader for Spark makes from packs, in the best round."""
     from tidemark.spark.options import ConnectionOptions
     from tidemark.spark.readers import dynamodb
     from tidemark.spark.readers.columns import join_batches

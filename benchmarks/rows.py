@@ -1,4 +1,4 @@
-"""What is measured: each row's load, and the figures it is judged by."""
+"""The rows of the benchmark: the load of each, and the figures that are compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One measure of a row. `target` is the ratio to reach, over 1 is better than the reference."""
+    """A measurement of a row. `target` is the ratio to reach; above 1, Tidemark is the better one."""
 
     key: str
     label: str
@@ -22,7 +22,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Load:
-    """One call of the load generator: which of its rows, with which options (as JSON)."""
+    """A call of the load generator: the name of its row, and its options as JSON."""
 
     row: str
     options: str
@@ -127,7 +127,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def chosen_rows(names: str | None) -> tuple[Row, ...]:
-    """The rows named in a comma-separated list, in the table's order; all of them without one."""
+    """Return the rows in a comma-separated list of names, in the table's order; without a list, all rows."""
     if names is None:
         return ROWS
     wanted = set(names.split(","))

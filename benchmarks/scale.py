@@ -1,4 +1,4 @@
-"""What a large system asks of AWS, and which quota it meets first: `python -m benchmarks.scale`.
+"""The demand of a large system on AWS, and the quota that it reaches first: `python -m benchmarks.scale`.
 
 Calls and units are those that tests count (`tests/costs`, `tests/wake/test_idle_cost.py`); prices are
 `benchmarks/prices.py`. `docs/internals/scale.md` shows the tables; a test holds the page to them. Nothing
@@ -25,13 +25,13 @@ from tests.costs.page import (
 )
 from tidemark.wake import queue
 
-#: Counted for a minute of one reader's long-polls, with nothing written (`docs/live.md`).
+#: Calls of one reader's long-polls per minute, while nobody writes (`docs/live.md`).
 POLL_GET_ITEMS: Final = 2.4
 POLL_QUERIES: Final = 12.0
 POLL_PUT_ITEMS: Final = 2.0
 POLL_RECEIVES: Final = 4.8
 LONG_POLL_SECONDS: Final = 25.0
-#: Records that the trigger hands to one invocation of the notifier, and how many batches of a shard at once.
+#: Records in an invocation of the notifier, and the batches of a shard that run at the same time.
 BATCH_RECORDS: Final = 100
 BATCHES_AT_ONCE: Final = 10
 #: A batch of a hundred streams: its queries, and then its messages, 32 at a time at 5 ms.
@@ -48,13 +48,13 @@ class Load:
     streams: int = 1_000_000
     appends_per_second: float = 10_000
     waiting_readers: int = 100_000
-    #: Of all appends: those of an environment that knows the stream's tail and need not look for it.
+    #: The share of appends in an environment that knows the stream's tail, and does not read the tail first.
     known_tails: float = 0.0
 
 
 @dataclass(frozen=True)
 class Demand:
-    """A second of it. `dollars` is an hour."""
+    """The demand per second of a load. `dollars` is the cost per hour."""
 
     polls: float
     write_units: float
@@ -106,7 +106,7 @@ def demand_of(load: Load) -> Demand:
 
 
 def socket_dollars_of(load: Load) -> dict[str, float]:
-    """An hour of it, by rows, if readers wait by sockets in place of long-polls, each at one stream."""
+    """Return the dollars per hour by row, if readers wait by sockets, not long-polls, each at one stream."""
     woken = load.waiting_readers * load.appends_per_second / load.streams * HOUR / 1e6
     watches = Bill(write_units=4, read_units=9)
     return {
@@ -139,8 +139,8 @@ WAKE_BY_QUEUE: Final = 2 * prices.SQS_CALL + prices.READ_UNIT
 
 def event_stream_wins_from(by_socket: float) -> float:
     """Wake-ups a second, from which on an event stream is cheaper than a socket, whose wake-ups cost
-    `by_socket` dollars a million: an event stream's function is billed for the hour, whatever comes. It is
-    woken by messages, or polls while data come fast."""
+    `by_socket` dollars a million: an event stream's function is billed for the hour, whatever comes. Messages
+    wake the function; while data come fast, it polls instead."""
     second = function_hour(1) * 1e6 / HOUR
     by_polls = (second + prices.READ_UNIT / queue.POLL_SECONDS) / by_socket
     fast = (queue.FAST_NEWS - 1) * 1000 / queue.FAST_MS
@@ -148,10 +148,10 @@ def event_stream_wins_from(by_socket: float) -> float:
 
 
 def crowd_dollars(readers: int = 1_000) -> dict[str, float]:
-    """A month of readers of one stream that gets an append a second. The bytes sent are not in it."""
+    """Return the dollars per month of readers of one stream with an append per second, without the data."""
     woken = readers * HOURS_A_MONTH * HOUR / 1e6
     memory = readers * HOURS_A_MONTH * HOUR / 1e6 * gigabyte_seconds(prices.LIVE_GB)
-    # Each poll begins with a look at the item and two queries.
+    # Each poll begins with one GetItem and two queries.
     poll = prices.LAMBDA_REQUEST + WAKE_BY_QUEUE + 3 * prices.READ_UNIT
     watches = Bill(write_units=4, read_units=9)
     container = container_hour(readers) * HOURS_A_MONTH
@@ -174,7 +174,7 @@ def render_crowd() -> str:
 
 @dataclass(frozen=True)
 class Quota:
-    """What an account or a stack has before anybody asks for more."""
+    """A default quota of an account or a stack, and the need of a load."""
 
     name: str
     given: float
@@ -187,7 +187,7 @@ class Quota:
 
 
 def quotas_of(load: Load) -> list[Quota]:
-    """The one that ends it first comes first."""
+    """Return the quotas; the one that is reached first comes first."""
     asked = demand_of(load)
     requests = load.appends_per_second + asked.polls
     environments = load.waiting_readers + asked.write_environments + asked.notifier_environments
