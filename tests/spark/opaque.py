@@ -22,6 +22,7 @@ class OpaqueServer(ThreadedServer):
         super().__init__(self._serve)
         self._is_json = is_json
         self.incarnation = ""
+        self.has_length = True
         self._bodies: list[bytes] = []
         self._retained = 0
 
@@ -42,7 +43,8 @@ class OpaqueServer(ThreadedServer):
 
     async def _serve(self, scope: Any, _receive: Any, send: Any) -> None:
         status, headers, body = self._answer(scope)
-        headers["content-length"] = str(len(body))
+        if self.has_length:
+            headers["content-length"] = str(len(body))
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": raw})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -41,14 +41,30 @@ def reader_of(given: dict[str, str]) -> Reader:
     return connect(parse_read_options(given, streaming=True).connection)
 
 
-def test_json_is_a_row_for_each_message_with_the_offsets_of_its_page(streams: Streams) -> None:
-    streams.fill(b'[{"a": 1.0}, "two"]', b"3", content_type=JSON)
-    columns = "bucket,stream,value,offset,end_offset,position,content_type"
-    found = [tuple(row.values()) for row in table_of(*plan_here(streams.by_http()), columns)]
-    assert found == [
-        ("v1", streams.name, value, "-1", "0000000000000019", position, "application/json")
-        for position, value in enumerate([b'{"a": 1.0}', b'"two"', b"3"])
-    ]
+@pytest.mark.parametrize("length", [True, False])
+def test_json_of_another_server_is_rows_with_the_offsets_of_their_page(*, length: bool) -> None:
+    """Also beside a proxy that removes the length."""
+    with OpaqueServer(is_json=True) as foreign:
+        foreign.has_length = length
+        for body in (b'{"a": 1.0}', b'"two"', b"3"):
+            foreign.append(body)
+        columns = "bucket,stream,value,offset,end_offset,position,content_type"
+        found = [tuple(row.values()) for row in table_of(*plan_here(of_foreign(foreign)), columns)]
+        assert found == [
+            ("v1", "s", value, "-1", foreign.tail, position, "application/json")
+            for position, value in enumerate([b'{"a": 1.0}', b'"two"', b"3"])
+        ]
+
+
+def test_a_page_without_its_length_has_the_places_of_its_messages() -> None:
+    """A proxy has removed Content-Length."""
+    for body, size in ((FIRST, len(FIRST) - 1), (b"abc", 3)):
+        page = http_page.HttpPage.of(partial(broken, body, None, length=False), f"{0:016}")
+        page = replace(page, end=f"{size:016}")
+        assert not page.has_every_byte
+        assert page.sized().has_every_byte
+        page = http_page.HttpPage.of(partial(broken, body, None, length=False), f"{0:016}")
+        assert b"".join(page.sized().chunks()) == body
 
 
 CHANGES = b"""[{"type":"user","key":"1","headers":{"operation":"insert", "n": 1.0}}, {"key":2,"headers":null},
@@ -79,7 +95,9 @@ def test_bytes_are_rows_of_pages(streams: Streams) -> None:
     streams.fill(body, body, b"end")
     found = read_here(streams.by_http())
     assert b"".join(value for _, _, value in found) == body + body + b"end"
-    assert found[0][:2] == ("-1", "0000000003000000")
+    assert [row[0] for row in found[1:]] == [row[1] for row in found[:-1]]
+    assert (int(found[0][0]), int(found[-1][1])) == (0, 6_000_003)
+    assert all(int(end) - int(begin) == len(value) for begin, end, value in found)
     assert max(len(value) for _, _, value in found) <= 1024 * 1024
 
 
@@ -143,7 +161,7 @@ def test_a_removed_beginning_is_data_loss_or_is_skipped(streams: Streams, timed:
     found = rows_of(reader, [replace(part, fail_on_data_loss=False)])
     assert [(offset, value) for offset, _, value in found] == [
         ("0000000000000002", b"22"),
-        ("0000000000000002", b"333"),
+        ("0000000000000005", b"333"),
     ]
 
 

@@ -1,12 +1,16 @@
-"""Event time over HTTP: the times that `includeTimestamps` gets are those of the table."""
+"""Rows over HTTP have the offsets that the table has, and with `includeTimestamps` its times."""
 
+import io
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import urllib3
 
 from tests.spark.opaque import OpaqueServer
 from tests.spark.serving import ThreadedServer
@@ -20,10 +24,10 @@ from tidemark.spark.http_client import HttpFault
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import columns_of, parse_read_options
 from tidemark.spark.queries import Driver, plan_partitions
-from tidemark.spark.readers.http_page import PageTimes, TimesDoNotFit
-from tidemark.spark.readers.port import BEGINNING, DataLoss, NoTimes, Reader
+from tidemark.spark.readers.http_page import HttpPage, PagePlaces, PlacesDoNotFit, rows_of
+from tidemark.spark.readers.port import DataLoss, NoTimes, Reader
 
-Timed = tuple[bytes, datetime]
+Timed = tuple[Any, ...]
 
 TIMES = {"includeTimestamps": "true"}
 SMALL = Packing(0, every_bytes=1, pack_bytes=400, min_batches=2, block_bytes=90)
@@ -46,26 +50,33 @@ def at_request(server: ThreadedServer) -> Iterator[Callable[..., None]]:
     server.spoil = lambda _method, _path, _headers: None
 
 
+PLACED = "offset,end_offset,position,value"
+
+
 def timed(reader: Reader, parts: Any) -> list[Timed]:
-    return [(row["value"], row["timestamp"]) for row in table_of(reader, parts, "value,timestamp")]
+    return [tuple(row.values()) for row in table_of(reader, parts, f"timestamp,{PLACED}")]
 
 
 def read_timed(given: dict[str, str]) -> list[Timed]:
     return timed(*plan_here(given))
 
 
-def fill_at_random(streams: Streams, chance: random.Random) -> None:
+def fill_at_random(streams: Streams, chance: random.Random, content_type: Any) -> None:
     """Appends of some messages, some committed together, some large, and time between some of them."""
     process = streams.process
     process.stores.packing = SMALL
-    streams.fill(content_type=JSON)
+    streams.fill(content_type=content_type)
     for number in range(chance.randrange(20, 60)):
         bodies = []
         for _ in range(chance.choice((1, 1, 1, 3))):
             values = [b"%d" % chance.randrange(10**6) for _ in range(chance.choice((1, 1, 2, 5)))]
             values += [b'"%s"' % (b"x" * 70_000)] if chance.random() < 0.04 else []
             bodies.append(b"[" + b",".join([b"%d" % number, *values]) + b"]")
-        append(process.stores, streams.key(), [append_request(body, content_type=JSON) for body in bodies])
+        append(
+            process.stores,
+            streams.key(),
+            [append_request(body, content_type=content_type) for body in bodies],
+        )
         streams.world.clock.advance(chance.choice((0, 0, 1, 1000, 86_400_000)))
 
 
@@ -74,7 +85,7 @@ def message_ends(streams: Streams, name: str) -> list[int]:
     return [int(row["end_offset"]) for row in rows]
 
 
-def shape(streams: Streams, kind: str, chance: random.Random) -> str:
+def shape(streams: Streams, kind: str, chance: random.Random, content_type: Any) -> str:
     """Make packs of some of it, remove some from its beginning, or fork it; the stream to read."""
     ends, process = message_ends(streams, streams.name), streams.process
     if "packed" in kind:
@@ -88,29 +99,35 @@ def shape(streams: Streams, kind: str, chance: random.Random) -> str:
     process.fork(fork, streams.key(), chance.choice(ends[len(ends) // 2 :]))
     for number in range(3):
         streams.world.clock.advance(10)
-        process.append(fork, b"[%d,%d]" % (number, number), content_type=JSON)
+        process.append(fork, b"[%d,%d]" % (number, number), content_type=content_type)
     return fork.stream_id
 
 
 @pytest.mark.parametrize("kind", ["plain", "packed", "trimmed", "fork", "packed fork", "packed and trimmed"])
+@pytest.mark.parametrize("content_type", [JSON, BYTES], ids=["json", "bytes"])
 @pytest.mark.usefixtures("small_pages")
-def test_each_message_has_the_time_that_the_table_has(streams: Streams, kind: str) -> None:
+def test_each_message_has_the_place_and_time_that_the_table_has(
+    streams: Streams, kind: str, content_type: Any
+) -> None:
     """From any message end to any other, whatever the pages are, and though the tail has moved since; and in
     each batch of a query with a limit."""
     chance, world = random.Random(kind), streams.world
-    fill_at_random(streams, chance)
-    name = shape(streams, kind, chance)
+    fill_at_random(streams, chance, content_type)
+    name = shape(streams, kind, chance, content_type)
     key = streams.key(name.removeprefix(streams.name))
     everything = read_timed(streams.by_table(subscribe=name, **TIMES))
     ends = message_ends(streams, name)
     over_http = streams.by_http(subscribe=name, **TIMES)
     assert read_timed(over_http) == everything
+    if content_type is JSON:
+        untimed = table_of(*plan_here(streams.by_http(subscribe=name)), PLACED)
+        assert [tuple(row.values()) for row in untimed] == [row[1:] for row in everything]
     for _ in range(6):
         first, last = sorted(chance.choices(range(len(ends)), k=2))
         starting, ending = (f'{{"{name}": "{ends[each]:016}"}}' for each in (first, last))
         reader, parts = plan_here(over_http, startingOffsets=starting, endingOffsets=ending)
         world.clock.advance(1)
-        world.process().append(key, b"[7,8]", content_type=JSON)
+        world.process().append(key, b"[7,8]", content_type=content_type)
         assert timed(reader, parts) == everything[first + 1 : last + 1]
 
     options = parse_read_options(over_http, streaming=True)
@@ -120,7 +137,7 @@ def test_each_message_has_the_time_that_the_table_has(streams: Streams, kind: st
         end = driver.reader.limit(name, reached, tail, chance.randrange(1, 700))
         world.clock.advance(3)
         if chance.random() < 0.1:
-            world.process().append(key, b"[1,2]", content_type=JSON)
+            world.process().append(key, b"[1,2]", content_type=content_type)
         parts = plan_partitions(options, driver.reader, {name: reached}, {name: end})
         found += timed(driver.reader, parts)
         reached = end
@@ -246,31 +263,53 @@ def test_a_tail_that_moves_changes_no_row(streams: Streams, at_request: Callable
         assert timed(reader, parts) == expected
 
 
-def test_times_of_another_number_of_messages_are_an_error() -> None:
+BODY = b'["a","bc",1]'
+
+
+def page_of(body: bytes, start: int, end: int) -> HttpPage:
+    response = urllib3.HTTPResponse(
+        io.BytesIO(body), {"Content-Length": str(len(body))}, preload_content=False
+    )
+    return HttpPage(f"{start:016}", f"{end:016}", "i", True, body[:1] == b"[", response, Mock())
+
+
+def answer(end: int, *sizes: int, ends: Sequence[int] = ()) -> dict[str, Any]:
+    """Of writes of one message each."""
+    each = {"times_ms": [1000 * number for number in range(len(sizes))], "messages": [1] * len(sizes)}
+    return each | {"bytes": list(sizes), "end_offset": f"{end:016}", "message_ends": list(ends)}
+
+
+@pytest.mark.parametrize(
+    ("body", "answers", "fits"),
+    [
+        (BODY, [answer(31, 4, 5, 2)], True),
+        (BODY, [answer(29, 4, 5), answer(31, 2)], True),
+        (BODY, [answer(40, 4, 5, 2, 9)], True),
+        (BODY, [answer(31, 4, 7)], True),
+        (BODY, [answer(31, 4, 5, ends=[24, 29])], False),
+        (BODY, [answer(31, 4, 5, 3)], False),
+        (BODY, [answer(29, 4, 5), answer(31, 2, ends=[31])], False),
+        (b"abcdefghijk", [answer(31, 4, 5, 2)], True),
+        (b"abcdefghijk", [answer(31, 4, 5)], False),
+        (b"[]", [answer(31)], True),
+        (b"[]", [answer(31, 4, ends=[24])], False),
+    ],
+)
+def test_times_of_other_messages_are_an_error(body: bytes, answers: list[Any], fits: bool) -> None:
     """Never a time of another message: rather none."""
-    told = {"times_ms": [1000, 2000], "messages": [1, 2], "bytes": [5, 10], "end_offset": f"{15:016}"}
-    for taken in range(5):
-        times = PageTimes(BEGINNING, is_json=True)
-        times.add(told)
-        if taken > 3:
-            with pytest.raises(TimesDoNotFit):
-                times.take([b"1"] * taken)
-            continue
-        times.take([b"1"] * taken)
-        for end, expected in ((0, 0), (5, 1), (15, 3)):
-            if taken == expected:
-                times.check(f"{end:016}")
-            else:
-                with pytest.raises(TimesDoNotFit):
-                    times.check(f"{end:016}")
-    pieces = PageTimes(f"{3:016}", is_json=False)
-    pieces.add(told | {"end_offset": f"{18:016}"})
-    assert [each.second for each in pieces.take([b"12345", b"1"]).to_pylist()] == [1, 2]
-    pieces.check(f"{9:016}")
-    with pytest.raises(TimesDoNotFit):
-        pieces.check(f"{18:016}")
-    with pytest.raises(TimesDoNotFit):
-        pieces.take([b"1" * 10])
+    places = PagePlaces(page_of(body, 20, 31), f"{31:016}")
+    with nullcontext() if fits else pytest.raises(PlacesDoNotFit):
+        for each in answers:
+            places.add(each)
+        places.check()
+
+
+def test_a_page_that_has_fewer_bytes_than_its_offsets_span_is_an_error() -> None:
+    """With as many bytes as the offsets span, but with blanks, so that its offsets are not places."""
+    page = page_of(b'["a", "bc"]', 20, 30)
+    places = PagePlaces(page, page.end)
+    with pytest.raises(PlacesDoNotFit):
+        list(rows_of(page, places, places.pieces(), ["offset"], {}))
 
 
 def test_windows_over_http_close_as_the_watermark_passes(spark: Any, streams: Streams, tmp_path: Any) -> None:

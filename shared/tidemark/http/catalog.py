@@ -164,7 +164,7 @@ class TimesModel(BaseModel):
         list[int], Field(description="The bytes of the write. A JSON message counts 1 more, for its comma.")
     ]
     message_ends: Annotated[
-        list[_Offset] | None, Field(description="The end of each message, if compaction removed others.")
+        list[_Offset] | None, Field(description="The end of each message, if `bytes` does not show it.")
     ] = None
 
 

@@ -192,8 +192,8 @@ def _load_producers(stores: Stores, head: StreamHead) -> tuple[tuple[ProducerSta
 @dataclass(slots=True)
 class AppendTimes:
     """The writes of [start, end) in order: the time of each, and its messages and bytes in that range. A
-    write is an append, or several that were committed together. `message_ends` is set if a compaction has
-    removed messages, because the sizes then do not add up to offsets."""
+    write is an append, or several that were committed together. `message_ends` is set if the sizes do
+    not show the messages: a compaction has removed some, or a write has several appends of bytes."""
 
     incarnation: str
     start: int
@@ -221,7 +221,8 @@ def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> Ap
         found.times_ms.append(time_ms)
         found.messages.append(messages)
         found.sizes.append(size)
-    if sum(found.sizes) < page.end - page.start:
+    is_combined = not record.content_type.is_json and max(found.messages, default=1) > 1
+    if is_combined or sum(found.sizes) < page.end - page.start:
         ends = chain.from_iterable(batch.each_message_end() for batch in page.batches)
         found.message_ends = [end for end in ends if end > page.start]
     return found

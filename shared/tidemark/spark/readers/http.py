@@ -1,16 +1,16 @@
 """Transport `http`: catch-up reads of any Durable Streams server.
 
-Offsets of a server are opaque, and only the first and last offset of a page are known. A row of a JSON stream
-therefore has its page's two offsets and its `position` in the page. For other content types a row is a page's
-body, or a piece of the body, numbered in the same way. One task reads a stream, because only the server knows
-the offsets inside a page.
+On Tidemark's servers an offset is a place in the stream's bytes, so each row has its own two offsets, as by
+the table. Offsets of other servers are opaque, and only the first and last offset of a page are known: the
+rows have these two, and their `position` in the page. A row is a JSON message, or a piece of a page's body:
+an append, if the times of appends are loaded. One task reads a stream, because only the server knows where
+pages end.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,10 +32,10 @@ from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers import port
 from tidemark.spark.readers.http_page import (
     HttpPage,
-    PageTimes,
+    PagePlaces,
+    PlacesDoNotFit,
     RanPastTheEnd,
-    TimesDoNotFit,
-    cut_by_position,
+    Values,
     head_in,
     incarnation_in,
     rows_of,
@@ -48,6 +48,10 @@ _COMPARISONS: Final = 10
 _UNKNOWN_BYTES: Final = 1 << 50
 #: Streams up to this size are read ahead and held in memory.
 _SMALL_BYTES: Final = 256 * 1024
+
+
+class _PageGone(Exception):
+    """The stream has no longer the page that was read."""
 
 
 Listed = tuple[int | None, int | None, str | None]
@@ -65,6 +69,8 @@ class HttpReader:
         self._listed: dict[str, port.Head | Listed] = {}
         #: The head of a stream whose listing had parts only, with these parts.
         self._known: dict[str, tuple[Listed, port.Head]] = {}
+        #: Whether `/v1/times` may have the places of messages; False after a refusal.
+        self._tells_places = True
 
     def now_ms(self) -> int:
         return self._client.now_ms()
@@ -265,14 +271,14 @@ class HttpReader:
             if page.end == start and page.up_to_date:
                 _lose(partition, f"it ends at {start} now, before {partition.end}")
                 return
-            is_last = port.is_past(page.end, partition.end)
-            end = partition.end if is_last else page.end
-            times = self._load_times(partition.name, page, end) if partition.with_times else None
-            if partition.with_times and times is None:
+            end = partition.end if port.is_past(page.end, partition.end) else page.end
+            page = page.sized()
+            try:
+                places = self._places(partition, page, end)
+            except _PageGone:
                 page.leave()
                 _lose(partition, f"it ended, or let go of {start}, before its times were read")
                 continue
-            pieces = iter([self._cut(partition, page)]) if is_last else page.pieces()
             constants = {
                 "bucket": self._connection.bucket,
                 "stream": partition.name,
@@ -280,31 +286,51 @@ class HttpReader:
                 "incarnation": page.incarnation or None,
                 "offset": page.start,
                 "end_offset": end,
+                "position": 0,
             }
-            yield from rows_of(pieces, constants, columns, times, is_json=page.is_json)
-            if times is not None:
-                times.check(end)
-            if is_last:
+            pieces = self._pieces(partition, page, end) if places is None else places.pieces()
+            yield from rows_of(page, places, pieces, columns, constants)
+            if end != page.end:
                 return
-            start = page.end
+            start = end
 
-    def _load_times(self, name: str, page: HttpPage, end: str) -> PageTimes | None:
-        """Return the times of a page up to `end`; None if the stream no longer has the page. The times must
-        be of the page's incarnation, because another incarnation has other messages at these offsets."""
-        times = PageTimes(page.start, is_json=page.is_json)
-        while port.is_past(end, times.end):
+    def _places(self, partition: port.StreamPartition, page: HttpPage, end: str) -> PagePlaces | None:
+        """Return the places of the page's messages; None if the server does not tell them. Raises
+        _PageGone."""
+        if not port.bytes_between(page.start, page.end):
+            return None
+        places = PagePlaces(page, end)
+        if page.has_every_byte and not partition.with_times:
+            return places
+        if not self._tells_places:
+            return None
+        try:
+            self._load_times(partition.name, page, places)
+        except RetryableHttpFault:
+            raise
+        except (HttpFault, port.NoTimes):
+            if partition.with_times:
+                raise
+            self._tells_places = False
+            return None
+        return places
+
+    def _load_times(self, name: str, page: HttpPage, places: PagePlaces) -> None:
+        """Load the times of a page. They must be of the page's incarnation, because another incarnation has
+        other messages at these offsets. Raises _PageGone."""
+        while port.is_past(page.end, places.end):
             try:
-                reply, incarnation = self._ask_times(name, times.end)
+                reply, incarnation = self._ask_times(name, places.end)
             except HttpFault as fault:
                 if fault.status in (404, 410) and not self._still_has(name, page):
-                    return None
+                    raise _PageGone from fault
                 raise
-            if incarnation != page.incarnation or reply["end_offset"] == times.end:
+            if incarnation != page.incarnation or reply["end_offset"] == places.end:
                 if self._still_has(name, page):
-                    raise TimesDoNotFit(f"tidemark: stream {name}: no times for the page at {page.start}")
-                return None
-            times.add(reply)
-        return times
+                    raise PlacesDoNotFit(f"tidemark: stream {name}: no times for the page at {page.start}")
+                raise _PageGone
+            places.add(reply)
+        places.check()
 
     def _still_has(self, name: str, page: HttpPage) -> bool:
         try:
@@ -340,42 +366,24 @@ class HttpReader:
             return None
         return self._open(partition.name, retained)
 
-    def _cut(self, partition: port.StreamPartition, page: HttpPage) -> list[bytes]:
-        """Cut a page at the pinned end, because later messages follow in it."""
+    def _pieces(self, partition: port.StreamPartition, page: HttpPage, end: str) -> Iterator[Values]:
+        """Yield the messages up to `end` of a page with opaque offsets. If later messages follow, counts
+        them."""
+        if end == page.end:
+            yield from page.pieces()
+            return
         for _ in range(_COMPARISONS):
             values = page.values()
-            kept = cut_by_position(page, partition.end, values)
-            if kept is not None:
-                return kept
-            ends = self._message_ends(partition.name, page, values)
-            if len(ends) == len(values):
-                return values[: bisect_right(ends, partition.end)]
             surplus = self._surplus(partition, page.end)
-            if surplus is not None and page.is_json:
-                return values[: len(values) - surplus]
             if surplus is not None:
-                return [values[0][: len(values[0]) - surplus]]
+                yield values[: len(values) - surplus] if page.is_json else [values[0][: -surplus or None]]
+                return
             page = self._open(partition.name, page.start)
         page.leave()
         raise RanPastTheEnd(
             f"tidemark: stream {partition.name}: a page runs past {partition.end}, and it is written too fast"
             " to find where the page must be cut; read it with transport=dynamodb"
         )
-
-    def _message_ends(self, name: str, page: HttpPage, values: list[bytes]) -> list[str]:
-        """Return the end offset of each message in a page of a compacted stream, which has fewer bytes than
-        its offsets span. Empty for other pages, and for servers other than this project's."""
-        size = sum(len(value) + 1 for value in values)
-        if not page.is_json or (port.bytes_between(page.start, page.end) or 0) <= size:
-            return []
-        try:
-            reply, incarnation = self._ask_times(name, page.start)
-        except RetryableHttpFault:
-            raise
-        except (HttpFault, port.NoTimes):
-            return []
-        is_same = incarnation == page.incarnation and reply["end_offset"] == page.end
-        return reply["message_ends"] if is_same else []
 
     def _surplus(self, partition: port.StreamPartition, page_end: str) -> int | None:
         """Count the messages, or bytes, between the pinned end and the end of the page. None if the server no

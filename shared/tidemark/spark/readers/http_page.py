@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import zlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, takewhile
+from itertools import accumulate, pairwise
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -22,8 +22,8 @@ from tidemark.protocol import json_text
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.options.read import JSON_COLUMNS
-from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, time_column
-from tidemark.spark.readers.port import BEGINNING, Head, Position, place_of
+from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, offset_arrays, time_column
+from tidemark.spark.readers.port import BEGINNING, Head, Position, bytes_between, place_of
 
 #: Bytes of an array that are collected before a piece is cut off.
 PIECE_BYTES: Final = 4 * 1024 * 1024
@@ -109,61 +109,6 @@ def _cut(held: bytes) -> tuple[int, pa.Array]:
             except NotAnArray:
                 continue
     return 0, None
-
-
-class TimesDoNotFit(Exception):
-    """The times from the server do not match the page's messages."""
-
-
-class PageTimes:
-    """The times of a page's rows. `add` collects the writes from `start` to `end` from the server's answers;
-    then `take` returns the times of the rows in order."""
-
-    def __init__(self, start: str, *, is_json: bool) -> None:
-        #: The start of the first write and the end of each write.
-        self._edges = [place_of(start) or 0]
-        # 0, not -1: if the page's first messages are no longer retained, the request must fail, not begin
-        # later.
-        self.end = render_offset(0) if start == BEGINNING else start
-        self._is_json = is_json
-        self._writes: dict[str, list[int]] = {"times_ms": [], "messages": [], "bytes": []}
-        self._taken = 0
-
-    def add(self, reply: Mapping[str, Any]) -> None:
-        """Add an answer that begins at `end`."""
-        if reply.get("message_ends"):
-            ends = [reply["message_ends"][count - 1] for count in accumulate(reply["messages"])]
-            self._edges += map(int, ends)
-        else:
-            self._edges += list(accumulate(reply["bytes"], initial=place_of(self.end) or 0))[1:]
-        for name in self._writes:
-            self._writes[name] += reply[name]
-        self.end = reply["end_offset"]
-
-    def take(self, values: Sequence[bytes]) -> pa.Array:
-        """Return the times of the next rows; a row of bytes has the time of its first byte. Raises
-        TimesDoNotFit if there are more rows, or bytes, than the writes have."""
-        unit = "messages" if self._is_json else "bytes"
-        sizes = np.ones(len(values), np.int64) if self._is_json else np.array(list(map(len, values)))
-        edges = self._taken + np.cumsum([0, *sizes])
-        ends = np.cumsum([0, *self._writes[unit]])
-        self._taken = int(edges[-1])
-        if self._taken > ends[-1]:
-            raise TimesDoNotFit(f"tidemark: {self._taken} {unit}, and times of {ends[-1]}")
-        writes = np.searchsorted(ends[1:], edges[:-1], side="right")
-        return time_column(np.array(self._writes["times_ms"], np.int64)[writes])
-
-    def check(self, end: str) -> None:
-        """Check the number of rows after the last `take`. Raises TimesDoNotFit if it differs from the
-        server's. Skips the check if `end` is inside a write."""
-        place = place_of(end) or 0
-        expected = place - self._edges[0]
-        if self._is_json:
-            if end != self.end and place not in self._edges:
-                return
-            expected = sum(self._writes["messages"][: bisect_right(self._edges, place) - 1])
-        if expected != self._taken:
-            raise TimesDoNotFit(f"tidemark: {self._taken} rows up to {end}, and times of {expected}")
 
 
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -253,6 +198,25 @@ class HttpPage:
         """The length of the body; a guess if the server sends no Content-Length."""
         return int(self.response.headers.get("Content-Length", _CHUNK_BYTES))
 
+    @property
+    def message_bytes(self) -> int:
+        """The bytes of the page's messages as Tidemark counts them: each JSON message with a comma."""
+        return 0 if self.is_json and self.content_length == len("[]") else self.content_length - self.is_json
+
+    @property
+    def has_every_byte(self) -> bool:
+        """Whether the page has as many bytes as lie between its offsets."""
+        return self.message_bytes == bytes_between(self.start, self.end)
+
+    def sized(self) -> HttpPage:
+        """Return the page with its length. If a proxy has removed Content-Length, reads the body of a page of
+        Tidemark's servers into memory."""
+        if "Content-Length" in self.response.headers or not bytes_between(self.start, self.end):
+            return self
+        body = b"".join(self.chunks())
+        headers = {**self.response.headers, "Content-Length": str(len(body))}
+        return replace(self, response=urllib3.HTTPResponse(io.BytesIO(body), headers, preload_content=False))
+
     def leave(self) -> None:
         """Discard the body. Reads a short body to its end, so that the connection can be reused."""
         if self.content_length < _CHUNK_BYTES:
@@ -299,41 +263,124 @@ def head_in(listed: Mapping[str, Any]) -> Head | None:
     return Head(listed["stream_id"], begin, tail, listed.get("created_at_ms") or 0)
 
 
+class PlacesDoNotFit(Exception):
+    """The bytes or times from the server are not those of the page's messages."""
+
+
+class PagePlaces:
+    """The place of each message of a page in the stream's bytes, as on Tidemark's servers, and after `add`
+    the time of its append. A JSON message takes one byte more, for its comma. Rows end at `until`."""
+
+    def __init__(self, page: HttpPage, until: str) -> None:
+        self._page, self._until = page, place_of(until) or 0
+        self._reached = place_of(page.start) or 0
+        #: The end of each write, and its time.
+        self._edges: list[int] = []
+        self._times_ms: list[int] = []
+        #: The end of each message: of an append of bytes, and of JSON if messages between are gone.
+        self._ends: list[int] = []
+        self._bytes = self._taken = 0
+        #: Whether messages of the page lie behind `until`.
+        self.is_cut = False
+        # Not -1: if the page's first messages are no longer retained, a request for its times must fail.
+        self.end = render_offset(self._reached)
+
+    def add(self, reply: Mapping[str, Any]) -> None:
+        """Add an answer of `/v1/times` that begins at `end`. Raises PlacesDoNotFit."""
+        ends, page_end = list(map(int, reply["message_ends"])), place_of(self._page.end) or 0
+        edges = list(accumulate(reply["bytes"], initial=place_of(self.end) or 0))[1:]
+        if self._page.is_json and self._edges and bool(ends) != bool(self._ends):
+            raise PlacesDoNotFit("tidemark: a compaction has changed a page that was being read")
+        if self._page.is_json and ends:
+            edges = [ends[count - 1] for count in accumulate(reply["messages"])]
+        elif not self._page.is_json:
+            ends = ends or edges
+        self._bytes += sum(size for size, edge in zip(reply["bytes"], edges, strict=True) if edge <= page_end)
+        self._edges, self._times_ms = self._edges + edges, self._times_ms + reply["times_ms"]
+        self._ends, self.end = self._ends + ends, reply["end_offset"]
+
+    def check(self) -> None:
+        """Raise PlacesDoNotFit if the answers are not of the page's messages, as after a compaction."""
+        if self._bytes != self._page.message_bytes:
+            what = f"a page of {self._page.message_bytes} bytes, and times of {self._bytes} bytes"
+            raise PlacesDoNotFit(f"tidemark: {what}")
+
+    def pieces(self) -> Iterator[Values]:
+        """Yield the page's messages, or its bytes, in pieces: if the appends are known, by append."""
+        if self._page.is_json or not self._ends:
+            return self._page.pieces()
+        return split_at(self._page.chunks(), self._reached, self._ends)
+
+    def take(self, values: Values) -> tuple[Values, Any, Any]:
+        """Return the next values that begin before `until`, and where each begins and ends."""
+        lengths = pc.binary_length(values) if isinstance(values, pa.Array) else list(map(len, values))
+        sizes = np.asarray(lengths, np.int64) + int(self._page.is_json)
+        ends = self._reached + np.cumsum(sizes)
+        if self._ends and self._page.is_json:
+            ends = np.array(self._ends[self._taken : self._taken + len(values)], np.int64)
+        starts = ends - sizes
+        wanted = int(np.searchsorted(starts, self._until))
+        self.is_cut = wanted < len(values)
+        values, starts, ends = values[:wanted], starts[:wanted], ends[:wanted]
+        if wanted and isinstance(values, list) and ends[-1] > self._until:
+            values, ends[-1] = [*values[:-1], values[-1][: self._until - starts[-1]]], self._until
+        self._taken, self._reached = self._taken + wanted, int(ends[-1]) if wanted else self._reached
+        return values, starts, ends
+
+    def times_of(self, starts: Any) -> pa.Array:
+        """Return the time of the append that has each of these places."""
+        writes = np.searchsorted(self._edges, starts, side="right")
+        return time_column(np.array(self._times_ms, np.int64)[writes])
+
+    def finish(self) -> None:
+        """Raise PlacesDoNotFit if a page that has all bytes between its offsets has ended before its end."""
+        if self._page.has_every_byte and not self.is_cut and self._reached < self._until:
+            raise PlacesDoNotFit(
+                f"tidemark: a page up to {self._page.end} has no message behind {self._reached}"
+            )
+
+
+def split_at(chunks: Iterable[bytes], start: int, ends: Sequence[int]) -> Iterator[Values]:
+    """Yield the bytes from `start` up to each of the ends, which include the last byte's."""
+    held, taken, places = b"", 0, np.array(ends, np.int64)
+    for chunk in chunks:
+        held += chunk
+        last = int(np.searchsorted(places, start + len(held), side="right"))
+        cuts = (places[taken:last] - start).tolist()
+        if cuts:
+            yield [held[low:high] for low, high in pairwise([0, *cuts])]
+            held, start, taken = held[cuts[-1] :], int(places[last - 1]), last
+
+
+_OFFSETS: Final = frozenset({"offset", "end_offset"})
+
+
 def rows_of(
-    pieces: Iterator[Values],
-    constants: Mapping[str, Any],
+    page: HttpPage,
+    places: PagePlaces | None,
+    pieces: Iterable[Values],
     columns: Sequence[str],
-    times: PageTimes | None,
-    *,
-    is_json: bool,
+    constants: Mapping[str, Any],
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a page. Without `places` all rows have the page's offsets, and `position` numbers
+    them."""
     position = 0
     for values in pieces:
         for low in range(0, len(values), BATCH_ROWS):
-            some = values[low : low + BATCH_ROWS]
-            arrays = {
-                "position": pa.array(np.arange(position, position + len(some), dtype=np.int32)),
-                "value": pa.array(some, pa.binary()) if isinstance(some, list) else some,
-            }
-            if is_json and not JSON_COLUMNS.isdisjoint(columns):
+            some, arrays = values[low : low + BATCH_ROWS], dict[str, pa.Array]()
+            if places is None:
+                arrays["position"] = pa.array(np.arange(position, position + len(some), dtype=np.int32))
+                position += len(some)
+            else:
+                some, starts, ends = places.take(some)
+                arrays = {} if _OFFSETS.isdisjoint(columns) else offset_arrays(starts, ends)
+                if "timestamp" in columns:
+                    arrays["timestamp"] = places.times_of(starts)
+            arrays["value"] = pa.array(some, pa.binary()) if isinstance(some, list) else some
+            if page.is_json and not JSON_COLUMNS.isdisjoint(columns):
                 arrays |= json_arrays(columns, arrays["value"].to_pylist())
-            if times is not None:
-                arrays["timestamp"] = times.take(some)
             yield make_batch(columns, len(some), constants, arrays)
-            position += len(some)
-
-
-def cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[bytes] | None:
-    """Cut a page's values at `end`. Returns None unless the server's offsets are byte positions, as on this
-    project's server."""
-    low, high, stop = map(place_of, (page.start, page.end, end))
-    separator = 1 if page.is_json else 0
-    if low is None or high is None or stop is None:
-        return None
-    ends = list(accumulate((len(value) + separator for value in values), initial=low))[1:]
-    if not ends or ends[-1] != high:
-        return None
-    if not page.is_json:
-        return [values[0][: stop - low]]
-    kept = list(takewhile(lambda place: place <= stop, ends))
-    return values[: len(kept)] if kept and kept[-1] == stop else None
+            if places is not None and places.is_cut:
+                return page.leave()
+    if places is not None:
+        places.finish()
