@@ -71,6 +71,20 @@ CHANGES = b"""[{"type":"user","key":"1","headers":{"operation":"insert", "n": 1.
     {"type":null,"key":[1.0]}, ["key"], "key", {"value":{"key":"x"}}, {"key":"\\u00fc\\n","headers":"h"}]"""
 
 
+def test_members_are_the_same_whatever_messages_are_decoded_with_them() -> None:
+    """A batch of texts alone is decoded at once."""
+    values = [
+        b'{"type":"user","key":"a,\\u00fc","headers":{"n": 1.0}}',
+        b'{"key":null}',
+        b'{"x":[{"key":"y"}]}',
+    ]
+    columns = ("type", "key", "headers")
+    alone, beside = json_arrays(columns, values), json_arrays(columns, [*values, b'{"key":1}', b'"key"'])
+    assert alone["key"].to_pylist() == ["a,ü", None, None]
+    for name in columns:
+        assert beside[name].to_pylist()[:3] == alone[name].to_pylist()
+
+
 def test_members_of_json_messages_are_columns_where_they_are_asked_for(streams: Streams) -> None:
     """Texts as they are, all else as JSON; over both transports, and null where a stream is not JSON."""
     streams.fill(CHANGES, content_type=JSON)
