@@ -19,6 +19,7 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import Streams, plan_here, read_here, rows_of, table_of, table_options, values_of
 from tests.support import BYTES, JSON, World, before
 from tidemark.aws.clock import CLOCK
+from tidemark.log.schema import batch_key, log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.retention import trim_below
@@ -511,3 +512,26 @@ def test_small_streams_are_read_side_by_side_and_stay_in_order(monkeypatch: pyte
     found = iter(HttpReader(ConnectionOptions(url="http://h")).read_all(parts, ()))
     assert [next(found), next(found), *sorted(begun)] == ["a", "b", "a", "b"]
     assert list(found) == ["large"]
+
+
+@pytest.mark.parametrize("by", ["http", "table"])
+@pytest.mark.parametrize("edge", [(3, 9), (6, 9), (6, 6), (9, 9), (3, 3)])
+def test_a_reader_counts_the_bytes_that_it_passes_over(
+    streams: Streams, by: str, edge: tuple[int, int]
+) -> None:
+    """Before the first retained message, up to the end of the read; and all of a stream that is gone."""
+    retained, end = edge
+    streams.fill(*[b"%d" % number for number in range(10, 16)], content_type=JSON)
+    given = streams.by_http() if by == "http" else streams.by_table()
+    ending = f'{{"{streams.name}": "{end:016}"}}'
+    reader, (part,) = plan_here(given, endingOffsets=ending, failOnDataLoss="false")
+    stores = streams.process.stores
+    assert trim_below(stores, streams.key(), retained)
+    for place in range(0, retained, 3):
+        stores.table.delete(batch_key(log_pk(streams.key(), part.incarnation), place))
+    assert len(values_of(reader, [part])) == (end - retained) // 3
+    assert reader.lost == {(streams.name, part.incarnation): retained}
+    streams.delete()
+    if by == "http":
+        assert values_of(reader, [part]) == []
+        assert reader.lost == {(streams.name, part.incarnation): retained + end}

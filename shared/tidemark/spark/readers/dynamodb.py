@@ -99,6 +99,7 @@ class DynamoDBReader:
         self._tails: dict[str, _KnownTail] = {}
         #: The forks, which inherit messages from other logs. All other streams in `_tails` have one log.
         self._forks: dict[str, StreamRecord] = {}
+        self.lost: dict[tuple[str, str], int] = {}
 
     def now_ms(self) -> int:
         return self._clock_ms()
@@ -369,6 +370,8 @@ class DynamoDBReader:
             if partition.fail_on_data_loss:
                 lost = f"{render_offset(begin)} to {render_offset(end)} is not there any more"
                 raise DataLoss(partition.name, lost)
+            key = partition.name, partition.incarnation
+            self.lost[key] = self.lost.get(key, 0) + min(end, high) - begin
 
         span, low, high = partition.span, int(partition.start), int(partition.end)
         assert span is not None, "planned by this reader"

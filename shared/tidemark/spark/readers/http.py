@@ -71,6 +71,7 @@ class HttpReader:
         self._known: dict[str, tuple[Listed, port.Head]] = {}
         #: Whether `/v1/times` may have the places of messages; False after a refusal.
         self._tells_places = True
+        self.lost: dict[tuple[str, str], int] = {}
 
     def now_ms(self) -> int:
         return self._client.now_ms()
@@ -263,14 +264,15 @@ class HttpReader:
         while start != partition.end:
             page = self._open_retained(partition, start)
             if page is None:
-                return
+                return self._pass_over(partition, start, partition.end)
             if partition.incarnation and page.incarnation not in ("", partition.incarnation):
                 page.leave()
                 _lose(partition, f"it was deleted and created again before {partition.end} was read")
-                return
+                return self._pass_over(partition, start, partition.end)
             if page.end == start and page.up_to_date:
                 _lose(partition, f"it ends at {start} now, before {partition.end}")
-                return
+                return self._pass_over(partition, start, partition.end)
+            self._pass_over(partition, start, page.start)
             end = partition.end if port.is_past(page.end, partition.end) else page.end
             page = page.sized()
             try:
@@ -293,6 +295,11 @@ class HttpReader:
             if end != page.end:
                 return
             start = end
+
+    def _pass_over(self, partition: port.StreamPartition, start: str, end: str) -> None:
+        if start != end:
+            key = partition.name, partition.incarnation
+            self.lost[key] = self.lost.get(key, 0) + (port.bytes_between(start, end) or 0)
 
     def _places(self, partition: port.StreamPartition, page: HttpPage, end: str) -> PagePlaces | None:
         """Return the places of the page's messages; None if the server does not tell them. Raises

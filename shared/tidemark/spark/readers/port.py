@@ -148,9 +148,11 @@ class StreamPartition:
 
 
 class Reader(Protocol):
-    """A connected transport. `beginning` is the offset of every stream's first byte."""
+    """A connected transport. `beginning` is the offset of every stream's first byte. `lost` has the bytes that
+    reads have passed over, by stream and incarnation: without failOnDataLoss; 0 if offsets are opaque."""
 
     beginning: str
+    lost: dict[tuple[str, str], int]
 
     def now_ms(self) -> int:
         """Return the time by the clock of the server or of storage, or a little earlier, in ms since 1970; 0
