@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any, Final
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from tidemark import __version__
-from tidemark.http import buckets, catalog, openapi, pages, streams, subscriptions
+from tidemark.http import buckets, bulk_read, catalog, openapi, pages, streams, subscriptions
 from tidemark.http.dependencies import STREAM_IN_BUCKET, Requires
 from tidemark.http.paths import STREAM_PATHS, Operation
 from tidemark.http.requests import Respond, check_each_given_once, read_body
@@ -31,8 +32,9 @@ _STACKS: Final = tuple(f"fastapi_{name}_astack" for name in ("middleware", "inne
 
 def routes() -> list[APIRoute]:
     """The routes, in the order in which a path is matched against them."""
-    areas = (subscriptions.router, catalog.router, pages.console_router, pages.router, router, buckets.router)
-    found = [each for area in areas for each in area.routes if isinstance(each, APIRoute)]
+    catalogs = (catalog.router, bulk_read.router)
+    routers = (subscriptions.router, *catalogs, pages.console_router, pages.router, router, buckets.router)
+    found = [each for area in routers for each in area.routes if isinstance(each, APIRoute)]
     for each in found:
         each.operation_id = openapi.camel(each.name)
     return found
@@ -55,11 +57,12 @@ def controlled(route: APIRoute) -> Respond:
     """The route with the rules of all routes: each query parameter occurs once, and a body is JSON of at most
     the size of an append. Caches keep no response unless the handler sets Cache-Control."""
     handle, takes_body = route.get_route_handler(), route.body_field is not None
+    refuse = InvalidSubscription if "subscriptions" in route.tags else Malformed
 
     async def respond(request: Request) -> Response:
         check_each_given_once(request)
         if takes_body:
-            body = await read_json(request)
+            body = await read_json(request, refuse)
 
             async def receive_again() -> Message:
                 return {"type": "http.request", "body": body}
@@ -70,35 +73,37 @@ def controlled(route: APIRoute) -> Respond:
             try:
                 response = await handle(request)
             except RequestValidationError as error:
-                raise refused_input(error.with_traceback(None)) from None  # FastAPI's frame holds the error.
+                raise refused_input(
+                    error.with_traceback(None), refuse
+                ) from None  # FastAPI's frame holds the error.
         response.headers.setdefault("Cache-Control", NO_STORE)
         return response
 
     return respond
 
 
-async def read_json(request: Request) -> bytes:
+async def read_json(request: Request, refuse: Callable[[str], ProtocolError]) -> bytes:
     """Read the body and check that it is JSON. FastAPI's parser, which is Python's, would also accept NaN and
-    other encodings than UTF-8. Raises InvalidSubscription, PayloadTooLarge, UnsupportedEncoding."""
+    other encodings than UTF-8. Raises what `refuse` makes, PayloadTooLarge, UnsupportedEncoding."""
     body = await read_body(request)
     sent = request.headers.get("Content-Type", "")
     essence = sent.partition(";")[0].strip().lower()
     if essence != "application/json" and not essence.endswith("+json"):
-        raise InvalidSubscription(f"Send the body with Content-Type: application/json, not {sent[:80]!r}")
+        raise refuse(f"Send the body with Content-Type: application/json, not {sent[:80]!r}")
     try:
         orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidSubscription(f"The body: Invalid JSON: {error}") from None
+        raise refuse(f"The body: Invalid JSON: {error}") from None
     return body
 
 
-def refused_input(error: RequestValidationError) -> ProtocolError:
-    """Make an error that names the wrong parameter or member of the body, which only subscriptions have."""
+def refused_input(error: RequestValidationError, refuse: Callable[[str], ProtocolError]) -> ProtocolError:
+    """Make an error that names the wrong parameter, or with `refuse` the member of the body."""
     first = error.errors()[0]
     place, *names = first["loc"]
     name = ".".join(map(str, names))
     if place == "body":
-        return InvalidSubscription(f"{name or 'The body'}: {first['msg']}")
+        return refuse(f"{name or 'The body'}: {first['msg']}")
     if first["type"] == "missing":
         return Malformed(f"{name} is missing")
     return Malformed(f"{name}: {first['msg']}, got {first['input']!r:.80}")

@@ -18,13 +18,12 @@ from tidemark.http import dependencies
 from tidemark.http.backend import Backend
 from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.openapi import answers, takes
-from tidemark.http.requests import STREAM_ROOT, header
+from tidemark.http.requests import STREAM_ROOT, header, parse_page_start
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.authorization import Access, render_scopes
 from tidemark.protocol.caching import decide_cache_control, etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.compaction import LAST_BY_KEY
-from tidemark.protocol.errors import Malformed
-from tidemark.protocol.offset import NOW, parse_read_from, render_offset
+from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey, parse_plain_listing
 from tidemark.service.buckets import list_buckets
 from tidemark.service.catalog import AppendTimes, StreamStats, list_streams, load_stats, load_times
@@ -34,7 +33,7 @@ router: Final = APIRouter(tags=["catalog"])
 _READ: Final = ["read"]
 _READ_STREAM: Final = [Security(dependencies.NAMED_STREAM, scopes=_READ)]
 
-_Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
+Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
 Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]
 Path = Annotated[str, Field(description="The stream's path in its URL.", examples=["/v1/stream/chat/42"])]
 
@@ -45,7 +44,7 @@ class CompactionModel(BaseModel):
         Field(description="`last-by-key`: compaction keeps the last message of each key. Null: off."),
     ] = None
     compacted_offset: Annotated[
-        _Offset | None, Field(description="Superseded messages before it are gone; null if none are gone.")
+        Offset | None, Field(description="Superseded messages before it are gone; null if none are gone.")
     ] = None
 
 
@@ -61,7 +60,7 @@ class ListedStream(StreamFields):
     """A stream in a listing (extensions §1.4)."""
 
     tail_offset: int
-    retained_offset: Annotated[_Offset, Field(description="The first offset that can be read.")]
+    retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
     etag: Annotated[str, Field(description="The tail's entity tag, for `If-Match`.")]
     expires_at_ms: Annotated[
         int | None, Field(description="When the stream expires if nobody uses it; null: never.")
@@ -111,16 +110,16 @@ class ClosedBy(BaseModel):
 
 
 class ListedProducer(ClosedBy):
-    offset: _Offset
+    offset: Offset
 
 
 class ForkedFrom(BaseModel):
     stream: Path
-    offset: _Offset
+    offset: Offset
 
 
 class SnapshotModel(BaseModel):
-    offset: _Offset
+    offset: Offset
     content_type: str
     bytes: int
     published_at_ms: Milliseconds
@@ -129,10 +128,10 @@ class SnapshotModel(BaseModel):
 class Stats(StreamFields):
     stream: Path
     bucket_id: str
-    tail_offset: _Offset
-    retained_offset: Annotated[_Offset, Field(description="The first offset that can be read.")]
+    tail_offset: Offset
+    retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
     packed_offset: Annotated[
-        _Offset | None, Field(description="Messages before it are stored in packs; null if none are.")
+        Offset | None, Field(description="Messages before it are stored in packs; null if none are.")
     ]
     bytes: Annotated[
         int, Field(description="From the retained offset to the tail, compacted-away messages included.")
@@ -148,7 +147,7 @@ class Stats(StreamFields):
 
 
 class StartPointModel(BaseModel):
-    offset: _Offset
+    offset: Offset
     messages: Annotated[int | None, Field(description="How many messages follow; null if not counted.")]
     complete: Annotated[bool, Field(description="False if the batches are too large to count them all.")]
 
@@ -156,15 +155,15 @@ class StartPointModel(BaseModel):
 class TimesModel(BaseModel):
     """The writes from `offset` to `end_offset`, in order. Each list has one member for each write."""
 
-    offset: _Offset
-    end_offset: Annotated[_Offset, Field(description="The next page's `offset`; the same at the tail.")]
+    offset: Offset
+    end_offset: Annotated[Offset, Field(description="The next page's `offset`; the same at the tail.")]
     times_ms: Annotated[list[Milliseconds], Field(description="The time of the write.")]
     messages: Annotated[list[int], Field(description="Messages of the write; appends if it is not JSON.")]
     bytes: Annotated[
         list[int], Field(description="The bytes of the write. A JSON message counts 1 more, for its comma.")
     ]
     message_ends: Annotated[
-        list[_Offset] | None, Field(description="The end of each message, if `bytes` does not show it.")
+        list[Offset] | None, Field(description="The end of each message, if `bytes` does not show it.")
     ] = None
 
 
@@ -259,9 +258,9 @@ def render_stats(found: StreamStats, access: Access) -> Stats:
     return shown
 
 
-def render_times(found: AppendTimes) -> bytes:
-    """Render `TimesModel` as JSON without pydantic, which is too slow for tens of thousands of numbers."""
-    shown = {
+def shown_times(found: AppendTimes) -> dict[str, Any]:
+    """Return `TimesModel` without pydantic, which is too slow for tens of thousands of numbers."""
+    shown: dict[str, Any] = {
         "offset": render_offset(found.start),
         "end_offset": render_offset(found.end),
         "times_ms": found.times_ms,
@@ -270,7 +269,7 @@ def render_times(found: AppendTimes) -> bytes:
     }
     if found.message_ends is not None:
         shown["message_ends"] = list(map(render_offset, found.message_ends))
-    return orjson.dumps(shown)
+    return shown
 
 
 def render_times_headers(found: AppendTimes) -> dict[str, str]:
@@ -363,16 +362,11 @@ async def append_times(
     ] = "-1",
 ) -> Response:
     """Get the times at which the messages of a page were appended."""
-    start = parse_read_from(offset)
-    if start is None or start == NOW:
-        raise Malformed(
-            f"offset must be -1, or a Stream-Next-Offset that this server gave, got {offset!r:.80}"
-        )
-    found = await backend.call(load_times, key, start)
+    found = await backend.call(load_times, key, parse_page_start(offset))
     headers = render_times_headers(found)
     if etag_matches(header(request, "If-None-Match"), headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return Response(render_times(found), headers=headers, media_type="application/json")
+    return Response(orjson.dumps(shown_times(found)), headers=headers, media_type="application/json")
 
 
 @router.get("/v1/me", dependencies=[Security(dependencies.ANY_TOKEN, scopes=_READ)])

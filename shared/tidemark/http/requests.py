@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -256,6 +256,16 @@ def parse_stream_parameter(path: str | None) -> StreamKey:
     if path is None:
         raise Malformed(f"stream is missing: give the stream's path, such as stream={STREAM_ROOT}name")
     return parse_stream_path("stream", path)
+
+
+def parse_page_start(token: str) -> int | Literal["-1"]:
+    """Parse the offset at which a page begins, which is not the tail. Raises Malformed."""
+    start = offset.parse_read_from(token)
+    if start is None or start == offset.NOW:
+        raise Malformed(
+            f"offset must be -1, or a Stream-Next-Offset that this server gave, got {token!r:.80}"
+        )
+    return start
 
 
 async def parse_append(request: Request) -> AppendRequest:

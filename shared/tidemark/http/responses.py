@@ -126,7 +126,7 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     cursor = caching.decide_catch_up_cursor(request.cursor, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=reading.page.closed)
     if request.read_from != NOW or request.last is not None:
-        headers["ETag"] = _etag(reading)
+        headers["ETag"] = page_etag(reading)
         if caching.etag_matches(request.if_none_match, headers["ETag"]):
             return Response(status_code=304, headers=headers)
     return Response(render_body(reading.record.content_type, *reading.page.pieces), headers=headers)
@@ -139,7 +139,7 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     if not reading.page.has_data:
         return Response(status_code=204, headers=headers)
     if request.read_from != NOW:
-        headers["ETag"] = _etag(reading)
+        headers["ETag"] = page_etag(reading)
     return Response(render_body(reading.record.content_type, *reading.page.pieces), headers=headers)
 
 
@@ -177,7 +177,7 @@ def _beginning(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
     return {"Stream-Retained-Offset": render_offset(record.retained)}
 
 
-def _etag(reading: Reading) -> str:
+def page_etag(reading: Reading) -> str:
     page = reading.page
     return caching.render_etag(
         reading.record.incarnation, page.start, page.end, closed=page.closed, crc=page.crc
@@ -191,7 +191,7 @@ def event_stream_headers(request: ReadRequest, reading: Reading) -> dict[str, st
     headers = (
         data_headers(_EVENTS)
         | _beginning(request, record)
-        | {"ETag": _etag(reading), "Cache-Control": caching.EVENT_STREAM, "X-Accel-Buffering": "no"}
+        | {"ETag": page_etag(reading), "Cache-Control": caching.EVENT_STREAM, "X-Accel-Buffering": "no"}
     )
     if not record.content_type.is_text:
         headers["Stream-SSE-Data-Encoding"] = "base64"

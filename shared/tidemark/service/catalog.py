@@ -216,6 +216,11 @@ def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> Ap
     last_used_ms(stores, record, page.written_ms)
     if page.ended:
         raise forgotten(stores, record)
+    return times_of(record, page)
+
+
+def times_of(record: StreamRecord, page: Page) -> AppendTimes:
+    """The times of the page's messages."""
     found = AppendTimes(record.incarnation, page.start, page.end, page.crc)
     for time_ms, messages, size in _writes_of(page):
         found.times_ms.append(time_ms)

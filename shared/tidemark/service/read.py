@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from tidemark.log.read import PAGE_BYTES, Page, load_stream, read_page
+from tidemark.log.read import PAGE_BYTES, Page, load_stream, load_streams, read_page
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
@@ -28,6 +28,9 @@ AHEAD_BYTES: Final = 1024 * 1024
 SMALL: Final[dict[str, Any]] = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES}
 
 _log = logging.getLogger("tidemark")
+
+ReadStart = int | Literal["-1"]
+"""Where a read begins that does not follow the tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,27 @@ def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: i
     return _finish(stores, _keep_alive(stores, record, page), page, now_ms)
 
 
+def read_each(
+    stores: Stores, asked: Sequence[tuple[StreamKey, ReadStart]], limit_bytes: int
+) -> list[Reading | errors.ProtocolError]:
+    """Read a page of several streams: one call for their items, and one query for each. Returns a page for
+    each stream, or the error that `read` would raise. All pages are in memory at once."""
+    records = load_streams(stores.table, [key for key, _ in asked], stores.concurrency.each)
+
+    def read_one(each: tuple[StreamKey, ReadStart]) -> Reading | errors.ProtocolError:
+        try:
+            record = require_live(records.get(each[0]))
+            start = _begin(record, each[1])
+            if start < record.retained:
+                last_used_ms(stores, record, 0)
+                raise errors.RetentionGone(record.retained)
+            return read_record(stores, record, start, limit_bytes)
+        except errors.ProtocolError as error:
+            return error.without_frames()
+
+    return stores.concurrency.each(read_one, asked)
+
+
 def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading:
     """Read the data after a page that reached the tail: one query, without the stream's item, because a
     deletion shows in the log. Raises StreamNotFound."""
@@ -93,7 +117,7 @@ def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading
 def load_page(
     stores: Stores,
     key: StreamKey,
-    asked_from: int | Literal["-1"],
+    asked_from: ReadStart,
     now_ms: int,
     asked: Mapping[str, Any],
     *,
@@ -139,7 +163,7 @@ def load_page(
     return record, page
 
 
-def _begin(record: StreamRecord, asked_from: int | Literal["-1"]) -> int:
+def _begin(record: StreamRecord, asked_from: ReadStart) -> int:
     """The offset at which a read begins; for "-1" the retained offset. If the stream has a snapshot, the
     messages alone are not the whole stream: "-1" becomes 0, and the read is refused with the way on
     (extensions §2.2)."""

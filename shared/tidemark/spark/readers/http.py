@@ -30,6 +30,7 @@ from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
 from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers import port
+from tidemark.spark.readers.http_bulk import BulkReads
 from tidemark.spark.readers.http_page import (
     HttpPage,
     PagePlaces,
@@ -65,6 +66,7 @@ class HttpReader:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
         self._client = HttpClient(connection)
+        self._bulk = BulkReads(connection, self._client)
         #: The last listing of each stream: a complete head, or the parts in the listing.
         self._listed: dict[str, port.Head | Listed] = {}
         #: The head of a stream whose listing had parts only, with these parts.
@@ -246,10 +248,17 @@ class HttpReader:
     def read_all(
         self, partitions: Sequence[port.StreamPartition], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Read small streams in parallel, because each needs its own requests."""
+        """Read small streams together, or if the server has no bulk reads, in parallel."""
+        small = [part for part in partitions if 0 < part.size <= _SMALL_BYTES]
+        alone = [part for part in partitions if not 0 < part.size <= _SMALL_BYTES]
+        for each in self._bulk.read(small, columns) if len(small) > 1 else small:
+            if isinstance(each, port.StreamPartition):
+                alone.append(each)
+            else:
+                yield each
         ahead: deque[Callable[[], Iterable[pa.RecordBatch]]] = deque()
         with ThreadPoolExecutor(port.ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
-            for part in partitions:
+            for part in alone:
                 read = partial(self.read, part, columns)
                 ahead.append(pool.submit(list, read()).result if 0 < part.size <= _SMALL_BYTES else read)
                 if len(ahead) > port.ASKED_AT_ONCE:

@@ -148,8 +148,8 @@ class StreamPartition:
 
 
 class Reader(Protocol):
-    """A connected transport. `beginning` is the offset of every stream's first byte. `lost` has the bytes that
-    reads have passed over, by stream and incarnation: without failOnDataLoss; 0 if offsets are opaque."""
+    """A connected transport. `beginning` is the offset of every stream's first byte. `lost` has the bytes
+    that reads without failOnDataLoss have passed over, by stream and incarnation; 0 if offsets are opaque."""
 
     beginning: str
     lost: dict[tuple[str, str], int]

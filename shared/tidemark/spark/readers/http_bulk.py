@@ -1,0 +1,135 @@
+"""Bulk reads over HTTP: the new messages of up to 1,000 small streams in one request (`POST /v1/read`).
+
+Only this project's server has bulk reads. A page that is not just the messages of its partition, because
+messages are gone or the stream was created again, is read by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, takewhile
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
+from tidemark.spark.options import ConnectionOptions
+from tidemark.spark.readers.columns import json_arrays, make_batch, offset_column, time_column
+from tidemark.spark.readers.http_page import incarnation_in
+from tidemark.spark.readers.port import StreamPartition, place_of
+
+_MOST_READS: Final = 1000
+
+
+class _Times(msgspec.Struct):
+    times_ms: list[int]
+    messages: list[int]
+    message_ends: list[str] | None = None
+
+
+class _Page(msgspec.Struct):
+    status: int
+    etag: str = ""
+    offset: str = ""
+    next_offset: str = ""
+    messages: list[msgspec.Raw] | None = None
+    times: _Times | None = None
+
+
+class _Pages(msgspec.Struct):
+    pages: list[_Page]
+
+
+_Found = tuple[StreamPartition, list[msgspec.Raw], _Times | None]
+_decoder: Final = msgspec.json.Decoder(_Pages)
+
+
+class BulkReads:
+    """Reads partitions of small streams, many in a request."""
+
+    def __init__(self, connection: ConnectionOptions, client: HttpClient) -> None:
+        self._connection, self._client = connection, client
+        #: Whether the server has bulk reads; False after a refusal.
+        self.is_offered = True
+
+    def read(
+        self, parts: Sequence[StreamPartition], columns: Sequence[str]
+    ) -> Iterator[StreamPartition | pa.RecordBatch]:
+        """Yield the rows of many streams in each batch, and the partitions that must be read by
+        themselves."""
+        left = list(parts)
+        while left:
+            pages = self._ask(left[:_MOST_READS]) if self.is_offered else []
+            if not pages:
+                yield from left
+                return
+            asked, left = left[: len(pages)], left[len(pages) :]
+            found = list[_Found]()
+            for part, page in zip(asked, pages, strict=True):
+                messages = messages_of(part, page)
+                if messages is None:
+                    yield part
+                else:
+                    found.append((part, messages, page.times))
+            if found:
+                yield rows_of_pages(self._connection.bucket, columns, found)
+
+    def _ask(self, parts: Sequence[StreamPartition]) -> list[_Page]:
+        """Return the pages of the first partitions; none if the server has no bulk reads."""
+        root = self._connection.stream_path
+        reads = [{"stream": f"{root}/{quote(part.name)}", "offset": part.start} for part in parts]
+        body = msgspec.json.encode({"reads": reads, "times": parts[0].with_times})
+        url, kind = f"{self._connection.url}/v1/read", {"Content-Type": "application/json"}
+        try:
+            return _decoder.decode(self._client.request("POST", url, headers=kind, body=body).data).pages
+        except RetryableHttpFault:
+            raise
+        except HttpFault:
+            self.is_offered = False
+        except msgspec.DecodeError:
+            pass  # One of the messages has a lone surrogate escape (`protocol/json_text.py`).
+        return []
+
+
+def messages_of(part: StreamPartition, page: _Page) -> list[msgspec.Raw] | None:
+    """Return the JSON messages of a page that has all messages of the partition; else None."""
+    low, high, start, end = map(place_of, (part.start, part.end, page.offset, page.next_offset))
+    is_whole = page.status == 200 and page.messages is not None and low == start
+    if not is_whole or None in (low, high, end) or (page.times is None) == part.with_times:
+        return None
+    is_same = incarnation_in(page.etag, page.next_offset) == part.incarnation
+    if not is_same or (page.times is not None and page.times.message_ends):
+        return None
+    ends = list(accumulate((len(each) + 1 for each in page.messages), initial=low))[1:]
+    kept = list(takewhile(lambda place: place <= high, ends))
+    return page.messages[: len(kept)] if kept and kept[-1] == high and ends[-1] == end else None
+
+
+def rows_of_pages(bucket: str, columns: Sequence[str], found: Sequence[_Found]) -> pa.RecordBatch:
+    """Return the rows of several streams, stream after stream."""
+    parts, counts = [part for part, _, _ in found], [len(messages) for _, messages, _ in found]
+    values = list(map(bytes, chain.from_iterable(messages for _, messages, _ in found)))
+    sizes = np.fromiter(map(len, values), np.int64, len(values)) + 1
+    firsts, ends = np.cumsum([0, *counts])[:-1], np.cumsum(sizes)
+    starts = np.array([place_of(part.start) for part in parts], np.int64)
+    ends += np.repeat(starts - (ends - sizes)[firsts], counts)
+    of_row = pa.array(np.repeat(np.arange(len(parts)), counts))
+    arrays: dict[str, Any] = {
+        "stream": pa.array([part.name for part in parts]).take(of_row),
+        "incarnation": pa.array([part.incarnation or None for part in parts], pa.string()).take(of_row),
+        "content_type": pa.array([part.content_type for part in parts]).take(of_row),
+        "offset": offset_column(ends - sizes),
+        "end_offset": offset_column(ends),
+        "value": pa.array(values, pa.binary()),
+        **json_arrays(columns, values),
+    }
+    if "timestamp" in columns:
+        times = [
+            np.repeat(np.array(each.times_ms, np.int64), each.messages)[:count] if each else []
+            for (_, _, each), count in zip(found, counts, strict=True)
+        ]
+        arrays["timestamp"] = time_column(np.concatenate(times))
+    return make_batch(columns, len(values), {"bucket": bucket, "position": 0}, arrays)
