@@ -83,8 +83,9 @@ OPERATIONS = {
         SUBSCRIPTION, "write manage", 409, JSON, {"worker": "w"}
     ),
 }
-#: They need a right, but none to what is stored: `observability/` tries the numbers, and below is `me`.
-OF_THE_SERVER = {"/v1/metrics", "/v1/rates", "/v1/traffic", "/v1/me"}
+#: They need a right, but none to what is stored: `observability/` tries the numbers, and below are `me` and
+#: `read`, whose body has the names.
+OF_THE_SERVER = {"/v1/metrics", "/v1/rates", "/v1/traffic", "/v1/me", "/v1/read"}
 
 
 def test_each_operation_that_needs_a_right_is_tried() -> None:
@@ -192,6 +193,19 @@ def test_other_paths_and_more_than_a_scope_covers_are_closed(
     way: Way, method: str, path: str, scope: str, status: int
 ) -> None:
     assert way(method, path, bearer(scope)).status == status
+
+
+def test_a_bulk_read_has_what_the_token_may_read(way: Way) -> None:
+    names = [make_scene(way), make_scene(way), "missing"]
+    places = [f"/v1/stream/{name}" for name in names] + [f"/{name}/run" for name in names]
+    body = json.dumps({"reads": [{"stream": place} for place in places]}).encode()
+    for scope in (f"read:v1/{names[0]} read:{names[1]}", f"write:v1/* read:v1/{names[1]}", "write:v1/*", ""):
+        token = bearer(scope) if scope else {}
+        pages = json.loads(way("POST", "/v1/read", JSON | token, body).body)["pages"]
+        alone = [way("GET", place, token) for place in places]
+        assert [page["status"] for page in pages] == [each.status for each in alone]
+        errors = [json.loads(each.body)["error"] for each in alone if each.status != 200]
+        assert [page["error"] for page in pages if page["status"] != 200] == errors
 
 
 def test_me_returns_the_scopes_of_the_token(way: Way) -> None:

@@ -78,14 +78,19 @@ async def read_many(
 ) -> Response:
     """Read a page of each of many streams, of up to 256 KB, in a response of up to 4 MB."""
     reads = [(parse_stream_parameter(each.stream), parse_page_start(each.offset)) for each in asked.reads]
-    pages, size = list[bytes](), 0
+    pages, size, has_token = list[bytes](), 0, HAS_TOKEN in request.scope
+    refusal = (
+        errors.StreamNotFound()
+        if has_token
+        else errors.Unauthorized("A bearer token is needed", token_given=False)
+    )
     for begin in range(0, len(reads), _AT_ONCE):
         some = reads[begin : begin + _AT_ONCE]
         allowed = [each for each in some if access.may_read(each[0])]
         found = iter(await backend.call(read_each, allowed, _EACH_BYTES) if allowed else ())
         for key, _ in some:
-            reading = next(found) if access.may_read(key) else errors.StreamNotFound()
-            page = render_page(reading, times=asked.times, has_token=HAS_TOKEN in request.scope)
+            reading = next(found) if access.may_read(key) else refusal
+            page = render_page(reading, times=asked.times, has_token=has_token)
             size += len(page)
             if size > ANSWER_BYTES and pages:
                 return _answer(pages)

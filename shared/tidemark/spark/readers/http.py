@@ -30,7 +30,7 @@ from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
 from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers import port
-from tidemark.spark.readers.http_bulk import BulkReads
+from tidemark.spark.readers.http_bulk import SMALL_BYTES, BulkReads
 from tidemark.spark.readers.http_page import (
     HttpPage,
     PagePlaces,
@@ -47,8 +47,6 @@ _log = logging.getLogger(__name__)
 _COMPARISONS: Final = 10
 #: Assumed backlog of a stream with opaque offsets: above any limit.
 _UNKNOWN_BYTES: Final = 1 << 50
-#: Streams up to this size are read ahead and held in memory.
-_SMALL_BYTES: Final = 256 * 1024
 
 
 class _PageGone(Exception):
@@ -239,19 +237,21 @@ class HttpReader:
     def partitions(
         self, name: str, start: port.Position, end: port.Position, partition_bytes: int
     ) -> Sequence[port.StreamPartition]:
-        if start.offset == end.offset:
-            return []
         sides = start.offset, end.offset
-        size = port.bytes_between(*sides) or 0
-        return [port.StreamPartition(name, end.content_type, *sides, incarnation=end.incarnation, size=size)]
+        size = port.bytes_between(*sides)
+        if size == 0 or start.offset == end.offset:
+            return []
+        return [
+            port.StreamPartition(name, end.content_type, *sides, incarnation=end.incarnation, size=size or 0)
+        ]
 
     def read_all(
         self, partitions: Sequence[port.StreamPartition], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Read small streams together, or if the server has no bulk reads, in parallel."""
-        small = [part for part in partitions if 0 < part.size <= _SMALL_BYTES]
-        alone = [part for part in partitions if not 0 < part.size <= _SMALL_BYTES]
-        for each in self._bulk.read(small, columns) if len(small) > 1 else small:
+        small = [part for part in partitions if self._bulk.is_offered and 0 < part.size <= SMALL_BYTES]
+        alone = [part for part in partitions if not (self._bulk.is_offered and 0 < part.size <= SMALL_BYTES)]
+        for each in self._bulk.read(small, columns):
             if isinstance(each, port.StreamPartition):
                 alone.append(each)
             else:
@@ -260,7 +260,7 @@ class HttpReader:
         with ThreadPoolExecutor(port.ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
             for part in alone:
                 read = partial(self.read, part, columns)
-                ahead.append(pool.submit(list, read()).result if 0 < part.size <= _SMALL_BYTES else read)
+                ahead.append(pool.submit(list, read()).result if 0 < part.size <= SMALL_BYTES else read)
                 if len(ahead) > port.ASKED_AT_ONCE:
                     yield from ahead.popleft()()
             for each in ahead:

@@ -6,8 +6,9 @@ messages are gone or the stream was created again, is read by itself.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, takewhile
+from itertools import accumulate, chain
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -15,13 +16,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
+from tidemark.spark.http_client import HttpClient, HttpFault
 from tidemark.spark.options import ConnectionOptions
 from tidemark.spark.readers.columns import json_arrays, make_batch, offset_column, time_column
 from tidemark.spark.readers.http_page import incarnation_in
 from tidemark.spark.readers.port import StreamPartition, place_of
 
 _MOST_READS: Final = 1000
+#: The size of a stream that is read together with others: all its messages are in one page.
+SMALL_BYTES: Final = 256 * 1024
 
 
 class _Times(msgspec.Struct):
@@ -31,7 +34,6 @@ class _Times(msgspec.Struct):
 
 
 class _Page(msgspec.Struct):
-    status: int
     etag: str = ""
     offset: str = ""
     next_offset: str = ""
@@ -85,10 +87,8 @@ class BulkReads:
         url, kind = f"{self._connection.url}/v1/read", {"Content-Type": "application/json"}
         try:
             return _decoder.decode(self._client.request("POST", url, headers=kind, body=body).data).pages
-        except RetryableHttpFault:
-            raise
         except HttpFault:
-            self.is_offered = False
+            self.is_offered = False  # A read by itself repeats the request, and explains the error.
         except msgspec.DecodeError:
             pass  # One of the messages has a lone surrogate escape (`protocol/json_text.py`).
         return []
@@ -96,16 +96,16 @@ class BulkReads:
 
 def messages_of(part: StreamPartition, page: _Page) -> list[msgspec.Raw] | None:
     """Return the JSON messages of a page that has all messages of the partition; else None."""
-    low, high, start, end = map(place_of, (part.start, part.end, page.offset, page.next_offset))
-    is_whole = page.status == 200 and page.messages is not None and low == start
-    if not is_whole or None in (low, high, end) or (page.times is None) == part.with_times:
-        return None
+    places = [place_of(each) for each in (part.start, part.end, page.offset, page.next_offset)]
+    low, high, start, end = (-1 if place is None else place for place in places)
     is_same = incarnation_in(page.etag, page.next_offset) == part.incarnation
-    if not is_same or (page.times is not None and page.times.message_ends):
+    if page.messages is None or min(low, high, end) < 0 or low != start or not is_same:
         return None
-    ends = list(accumulate((len(each) + 1 for each in page.messages), initial=low))[1:]
-    kept = list(takewhile(lambda place: place <= high, ends))
-    return page.messages[: len(kept)] if kept and kept[-1] == high and ends[-1] == end else None
+    if part.with_times and (page.times is None or page.times.message_ends):
+        return None
+    ends = list(accumulate((len(each) + 1 for each in page.messages), initial=low))
+    kept = bisect_right(ends, high) - 1
+    return page.messages[:kept] if ends[kept] == high and ends[-1] == end else None
 
 
 def rows_of_pages(bucket: str, columns: Sequence[str], found: Sequence[_Found]) -> pa.RecordBatch:
