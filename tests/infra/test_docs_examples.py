@@ -96,8 +96,8 @@ def test_a_chat_shows_its_last_messages_and_older_ones_on_scrolling(server: Serv
     assert rows == [*range(120)]
 
 
-def test_the_times_of_messages_are_told_as_the_reference_says(server: Server) -> None:
-    [(_, text)] = blocks("reference/http.md")
+def test_times_and_bulk_reads_are_as_the_reference_says(server: Server) -> None:
+    (_, text), (_, many) = blocks("reference/http.md")
     page, told = run(text, server).strip().rpartition("]{")[::2]
     assert page.endswith('[{"n":1},{"n":2},{"n":3}')
     found = json.loads("{" + told)
@@ -107,6 +107,10 @@ def test_the_times_of_messages_are_told_as_the_reference_says(server: Server) ->
     assert len(times_ms) == len(example.pop("times_ms"))
     assert times_ms == sorted(times_ms)
     assert found == example
+    pages = json.loads(run(f"S={server.base_url}\n{many}", server))["pages"]
+    pages[0]["etag"] = "…"
+    shown = (DOCS / "reference/http.md").read_text().partition('    {"pages"')[2].partition("\n\n")[0]
+    assert pages == json.loads('{"pages"' + shown)["pages"]
 
 
 def test_streams_with_limits_of_their_own_or_of_their_bucket_are_created(server: Server) -> None:
