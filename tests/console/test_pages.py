@@ -60,8 +60,16 @@ def test_lists_of_some_streams_say_of_which(console: Console) -> None:
     stream = {"stream_id": "a", "status": "Closed", **numbers}
     listed = {"streams": [stream], "has_more": True}
     console.page.route("**/v1/streams?*", lambda route: route.fulfill(json=listed))
+    written = {"bucket_id": "agents", "stream_id": "z", "seconds_ago": 7}
+    traffic = {"seconds": 1, "streams": [], "left_out": 0, "written": [written]}
+    console.page.route("**/v1/traffic", lambda route: route.fulfill(json=traffic))
     console.open()
-    for title in ("Written last", "Expiring next", "Closed lately"):
+    latest = console.page.locator("#latest")
+    expect(latest.or_(console.page.get_by_text("a deployment keeps them in CloudWatch"))).to_be_visible()
+    if latest.is_visible():
+        expect(latest.get_by_role("row")).to_have_count(2)
+        expect(latest.get_by_role("link", name="agents/z")).to_be_visible()
+    for title in ("Expiring next", "Closed lately"):
         expect(console.page.get_by_role("heading", name=f"{title} of the first 100 by name")).to_be_visible()
     listed["next_cursor"] = "a"
     console.open("#/streams?order=written")

@@ -62,6 +62,21 @@ def test_streams_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.M
     assert found.left_out == 2
 
 
+def test_the_streams_that_were_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, also after the windows, until it is deleted."""
+    monkeypatch.setattr(metrics, "MAX_WRITTEN", 3)
+    clock = MonotonicClock()
+    counted = Traffic(clock)
+    for name in "abcdbd":
+        counted.appended(StreamKey("v1", name), 1)
+        clock.now += 10 * metrics.WINDOW_SECONDS
+    written = [(key.stream_id, since / metrics.WINDOW_SECONDS) for key, since in counted.written(10)]
+    assert written == [("d", 10), ("b", 20), ("c", 40)]
+    counted.deleted(StreamKey("v1", "b"))
+    assert [key.stream_id for key, _ in counted.written(2)] == ["d", "c"]
+    assert len(counted.written(1)) == 1
+
+
 def test_the_last_hour_is_kept_by_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_SAMPLES", 3)
     clock, meter = MonotonicClock(), Meter()

@@ -39,7 +39,8 @@ export function Chart({ title, times, series, show, base = 1000, least = 1 }) {
   const inner = Math.max(0, width - LEFT - RIGHT)
   const x = (at) => LEFT + ((at - start) / (end - start)) * inner
   const y = (value) => HEIGHT - BOTTOM - (value / high) * (HEIGHT - TOP - BOTTOM)
-  const line = (values) => values.map((value, index) => `${index ? "L" : "M"}${x(times[index]).toFixed(1)} ${y(value).toFixed(1)}`).join("")
+  // A line of no length is a point, which the first value is.
+  const line = (values) => `${values.map((value, index) => `${index ? "L" : "M"}${x(times[index]).toFixed(1)} ${y(value).toFixed(1)}`).join("")}${values.length === 1 ? "h0" : ""}`
   const area = (values) => `${line(values)}L${x(end)} ${y(0)}L${x(times[0])} ${y(0)}Z`
   const onMove = ({ offsetX }) => {
     const at = start + ((offsetX - LEFT) / inner) * (end - start)

@@ -94,11 +94,14 @@ function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
   </section>`
 }
 
-function Latest({ found: { latest, isAll } }) {
-  return html`<section class="panel"><h2>Written last ${!isAll && ofTheFirst()}</h2>
-    <div class="wide"><table class="streams">
-      <thead><tr><th scope="col">stream</th><th scope="col" class="of-number">size</th><th scope="col" class="of-number">last write</th></tr></thead>
-      <tbody>${latest.slice(0, SHOWN).map((each) => html`<tr key=${each.stream_id}><td><${To} stream=${each} /></td><td class="of-number">${bytes(each.tail_offset)}</td><td class="of-number"><${Ago} at=${each.last_write_at_ms} /></td></tr>`)}</tbody>
+// Of a list that is not whole it cannot be known; then the server has the streams that were written since its start.
+function Latest({ found: { latest, isAll }, written = [] }) {
+  const rows = isAll ? latest : written.map((each) => ({ ...each, last_write_at_ms: Date.now() - 1000 * each.seconds_ago }))
+  if (!rows.length) return null
+  return html`<section class="panel"><h2>Written last ${!isAll && html`<small>since the server started</small>`}</h2>
+    <div class="wide"><table class="streams" id="latest">
+      <thead><tr><th scope="col">stream</th>${isAll && html`<th scope="col" class="of-number">size</th>`}<th scope="col" class="of-number">last write</th></tr></thead>
+      <tbody>${rows.slice(0, SHOWN).map((each) => html`<tr key=${nameOf(each)}><td><${To} stream=${each} /></td>${isAll && html`<td class="of-number">${bytes(each.tail_offset)}</td>`}<td class="of-number"><${Ago} at=${each.last_write_at_ms} /></td></tr>`)}</tbody>
     </table></div>
   </section>`
 }
@@ -136,7 +139,7 @@ export function Overview() {
     ${streams.error?.status && html`<p role="alert" class="error">${streams.error.message}</p>`}
     <div class="panels">
       <div>${numbers && html`<${Busiest} traffic=${numbers.traffic} />`}
-        ${found && (found.latest.length ? html`<${Latest} found=${found} />` : html`<${FirstStream} bucket="v1" />`)}</div>
+        ${found && (found.latest.length ? html`<${Latest} found=${found} written=${numbers?.traffic.written} />` : html`<${FirstStream} bucket="v1" />`)}</div>
       <div>
         <${Failing} streams=${numbers?.traffic.streams ?? []} subscriptions=${subscriptions.found?.subscriptions ?? []} />
         <${Beside} title="Expiring next" isAll=${found?.isAll} rows=${(found?.expiring ?? []).map((each) => row(each.stream_id, html`<${To} stream=${each} />`, html`in <${Left} until=${each.expires_at_ms} />`))} />

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -29,10 +29,12 @@ _SHOWN: Final = 20
 WINDOW_SECONDS: Final = 30.0
 #: The most streams in a window. Later streams are left out until the next window.
 MAX_STREAMS: Final = 2_000
+#: The streams that were written last.
+MAX_WRITTEN: Final = 1_000
 #: An hour of samples, 8 numbers each.
 SAMPLE_SECONDS: Final = 5.0
 MAX_SAMPLES: Final = 721
-_COUNTED: Final = frozenset({"GET", "POST", "PUT"})
+_COUNTED: Final = frozenset({"GET", "POST", "PUT", "DELETE"})
 _Piece = str | bytes | memoryview
 
 
@@ -65,6 +67,8 @@ class Traffic:
         self._before: dict[StreamKey, StreamTraffic] = {}
         self._began = self._before_began = clock()
         self._left_out = self._left_out_before = 0
+        #: The times of the last appends by `clock`, in their order.
+        self._written: dict[StreamKey, float] = {}
         #: Totals of all streams since the start.
         self.reads = self.read_bytes = 0
 
@@ -72,6 +76,18 @@ class Traffic:
         counted = self._of(key)
         counted.appends += 1
         counted.append_bytes += size
+        self._written.pop(key, None)
+        self._written[key] = self._clock()
+        if len(self._written) > MAX_WRITTEN:
+            del self._written[next(iter(self._written))]
+
+    def deleted(self, key: StreamKey) -> None:
+        self._written.pop(key, None)
+
+    def written(self, limit: int) -> list[tuple[StreamKey, float]]:
+        """The streams that this process wrote last, the latest first, and the seconds since."""
+        now = self._clock()
+        return [(key, now - at) for key, at in islice(reversed(self._written.items()), limit)]
 
     def read(self, key: StreamKey) -> None:
         self.reads += 1
@@ -154,6 +170,8 @@ class CountedTraffic:
             # Other errors are the client's: an invalid request, an unknown stream, or a missing right.
             if status in {409, 429} or status >= 500:
                 self.traffic.failed(key)
+        elif method == "DELETE":
+            self.traffic.deleted(key)
         elif method == "GET":
             self.traffic.read(key)
             return True
@@ -244,12 +262,17 @@ def rates_of(request: Request) -> Rates:
 
 
 async def traffic(request: Request) -> dict[str, Any]:
-    """The busiest streams of this process."""
+    """The busiest streams of this process, and the streams that it wrote last."""
     found = rates_of(request).traffic.snapshot(_SHOWN)
     streams = [
         {"bucket_id": key.bucket, "stream_id": key.stream_id, **asdict(each)} for key, each in found.streams
     ]
-    return {"seconds": round(found.seconds, 3), "streams": streams, "left_out": found.left_out}
+    written = [
+        {"bucket_id": key.bucket, "stream_id": key.stream_id, "seconds_ago": round(seconds, 3)}
+        for key, seconds in rates_of(request).traffic.written(_SHOWN)
+    ]
+    seconds = round(found.seconds, 3)
+    return {"seconds": seconds, "streams": streams, "left_out": found.left_out, "written": written}
 
 
 async def rates(request: Request) -> dict[str, list[int]]:
