@@ -4,7 +4,7 @@ import { clock } from "./format.js"
 import { html } from "./html.js"
 
 const HEIGHT = 116
-const [LEFT, RIGHT, TOP, BOTTOM] = [56, 8, 10, 22]
+const [LEFT, RIGHT, TOP, BOTTOM] = [56, 20, 10, 22]
 const LEAST_SECONDS = 300
 const TICK_PX = 64
 const STEPS = [60, 120, 300, 600, 900, 1800]
@@ -54,7 +54,7 @@ export function Chart({ title, times, series, show, base = 1000, least = 1 }) {
     <div ref=${box}><svg width=${width} height=${HEIGHT} aria-hidden="true" onPointerMove=${onMove} onPointerLeave=${() => setPoint(null)}>
       ${[0, high / 2, high].map((value) => html`<g key=${value}><path class="grid" d=${`M${LEFT} ${y(value)}h${inner}`} /><text x=${LEFT - 6} y=${y(value) + 4} text-anchor="end">${value ? show(value) : "0"}</text></g>`)}
       ${ticksOf(start, end, inner).map((at) => html`<text key=${at} x=${x(at)} y=${HEIGHT - 6} text-anchor="middle">${clock(at * 1000).slice(0, 5)}</text>`)}
-      ${series.map((each) => html`<g key=${each.name} class=${each.colour}><path class="area" d=${area(each.values)} /><path class="line" d=${line(each.values)} /></g>`)}
+      ${series.map((each) => html`<g key=${each.name} class=${each.colour}><path class="area" d=${area(each.values)} /><path class=${times.length === 1 ? "line point" : "line"} d=${line(each.values)} /></g>`)}
       ${point !== null && html`<path class="pointer" d=${`M${x(times[shown])} ${TOP}V${HEIGHT - BOTTOM}`} />`}
     </svg></div>
   </section>`

@@ -1,10 +1,18 @@
 // The front page: a stream of this very server with two readers, and how to begin, with this server's own address.
-import { choose, chosenColours } from "./colours.js"
+import { after, choose, chosenColours, symbolOf, titleOf } from "./colours.js"
 
 const root = new URL("../../", import.meta.url).href // A proxy may serve this server below a path of its own.
 const $ = (id) => document.getElementById(id)
-$("colours").value = chosenColours()
-$("colours").onchange = (event) => choose(event.target.value)
+const showColours = () => {
+  const button = $("colours")
+  button.textContent = symbolOf(chosenColours())
+  button.ariaLabel = button.title = titleOf(chosenColours())
+}
+$("colours").onclick = () => {
+  choose(after(chosenColours()))
+  showColours()
+}
+showColours()
 const said = (text) => ($("said").textContent = text)
 
 const stream = `${root}v1/stream/front-page/${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import APIRouter, Security
-from pydantic import BaseModel, Field, StrictBool, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -42,6 +42,10 @@ class AskedRead(BaseModel):
 
 
 class AskedReads(BaseModel):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"reads": [{"stream": "/v1/stream/chat/42", "offset": "-1"}]}]}
+    )
+
     reads: Annotated[list[AskedRead], Field(min_length=1, max_length=MAX_READS)]
     times: Annotated[StrictBool, Field(description="Whether pages have the times of their messages.")] = False
 
