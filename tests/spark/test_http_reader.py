@@ -1,9 +1,8 @@
 """The reader over HTTP, against this server and against one whose offsets mean nothing to us."""
 
 import io
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
@@ -30,8 +29,7 @@ from tidemark.spark.progress import Positions
 from tidemark.spark.queries import Driver, load_heads, plan_partitions
 from tidemark.spark.readers import connect, http_page
 from tidemark.spark.readers.columns import json_arrays
-from tidemark.spark.readers.http import HttpReader
-from tidemark.spark.readers.port import DataLoss, Position, Reader, StreamPartition
+from tidemark.spark.readers.port import DataLoss, Position, Reader
 
 
 def of_foreign(foreign: OpaqueServer) -> dict[str, str]:
@@ -493,27 +491,6 @@ def test_plain_streams_are_listed_too(streams: Streams) -> None:
     assert [row[2] for row in read_here(given)] == [b"a"]
     with pytest.raises(InvalidOptions, match="without a list of streams"):
         read_here(given | {"streamPath": "/nowhere/stream"})
-
-
-def test_small_streams_are_read_side_by_side_and_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large one is read when it has its turn."""
-    both, begun = threading.Barrier(2, timeout=60), list[str]()
-
-    def read(_reader: HttpReader, part: StreamPartition, _columns: Sequence[str]) -> Iterator[Any]:
-        begun.append(part.name)
-        if part.name != "large":
-            both.wait()
-        yield part.name
-
-    monkeypatch.setattr(HttpReader, "read", read)
-    parts = [
-        StreamPartition(name, "", "", "", size=size) for name, size in (("a", 1), ("b", 2), ("large", 2**30))
-    ]
-    reader = HttpReader(ConnectionOptions(url="http://h"))
-    reader._bulk.is_offered = False
-    found = iter(reader.read_all(parts, ()))
-    assert [next(found), next(found), *sorted(begun)] == ["a", "b", "a", "b"]
-    assert list(found) == ["large"]
 
 
 @pytest.mark.parametrize("by", ["http", "table"])

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -53,11 +52,6 @@ class _PageGone(Exception):
     """The stream has no longer the page that was read."""
 
 
-Listed = tuple[int | None, int | None, str | None]
-"""Creation time in ms, tail and status of a stream in a listing; None for missing members."""
-_NOTHING: Final[Listed] = (None, None, None)
-
-
 class HttpReader:
     beginning = port.BEGINNING
 
@@ -65,10 +59,9 @@ class HttpReader:
         self._connection = connection
         self._client = HttpClient(connection)
         self._bulk = BulkReads(connection, self._client)
-        #: The last listing of each stream: a complete head, or the parts in the listing.
-        self._listed: dict[str, port.Head | Listed] = {}
-        #: The head of a stream whose listing had parts only, with these parts.
-        self._known: dict[str, tuple[Listed, port.Head]] = {}
+        #: The heads in the last listing, and the creation times of streams whose entry has no head.
+        self._listed: dict[str, port.Head] = {}
+        self._created_ms: dict[str, int] = {}
         #: Whether `/v1/times` may have the places of messages; False after a refusal.
         self._tells_places = True
         self.lost: dict[tuple[str, str], int] = {}
@@ -93,10 +86,10 @@ class HttpReader:
                 name = each["stream_id"]
                 if pattern.fullmatch(name):
                     found.append(name)
-                    part = (each.get("created_at_ms"), each.get("tail_offset"), each.get("status"))
-                    self._listed[name] = head_in(each) or part
+                    if head := head_in(each):
+                        self._listed[name] = head
+                    self._created_ms[name] = each.get("created_at_ms") or 0
             if not listed.get("has_more"):
-                self._known = {name: self._known[name] for name in self._listed.keys() & self._known.keys()}
                 return found
             after = f"?limit=1000&after={quote(listed['next_cursor'], safe='')}"
 
@@ -106,27 +99,13 @@ class HttpReader:
         root = self._connection.listing_url
         return self._client.request("GET", f"{root}?limit=1", allow=frozenset({404})).status != 404
 
-    def head(self, name: str) -> port.Head:
-        """Return the stream's head. Sends no request if the listing shows the same parts as before."""
-        listed = self._listed.pop(name, _NOTHING)
-        if isinstance(listed, port.Head):
-            return listed
-        if None not in listed and self._known.get(name, _NOTHING)[0] == listed:
-            return self._known[name][1]
-        head = replace(self._load_head(name), created_ms=listed[0] or 0)
-        self._known[name] = (listed, head)
-        return head
-
     def heads(self, names: Sequence[str]) -> dict[str, port.Head]:
         def find(name: str) -> port.Head | None:
             with suppress(port.MissingStream):
-                return self.head(name)
+                return self._load_head(name)
             return None
 
-        # Known heads skip the thread pool, which would take longer than the listing if there are many.
-        listed = {name: head for name in names if isinstance(head := self._listed.get(name), port.Head)}
-        for name in listed:
-            del self._listed[name]
+        listed = {name: self._listed.pop(name) for name in names if name in self._listed}
         with ThreadPoolExecutor(port.ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
             loaded = pool.map(find, [name for name in names if name not in listed])
             return listed | {head.name: head for head in loaded if head is not None}
@@ -148,7 +127,8 @@ class HttpReader:
         snapshot = response.headers.get("Stream-Snapshot-Offset", port.BEGINNING)
         earliest = response.headers.get("Stream-Retained-Offset", snapshot)
         begin = port.Position(earliest, incarnation, content_type)
-        return port.Head(name, begin, replace(begin, offset=tail, closed=closed))
+        tail_position = replace(begin, offset=tail, closed=closed)
+        return port.Head(name, begin, tail_position, self._created_ms.get(name, 0))
 
     def _read_tail(self, name: str, tail: str, *, closed: bool) -> tuple[str, str, bool]:
         """Read tail, incarnation and closure, for servers whose HEAD lacks the incarnation. One response has
@@ -248,7 +228,7 @@ class HttpReader:
     def read_all(
         self, partitions: Sequence[port.StreamPartition], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Read small streams together, or if the server has no bulk reads, in parallel."""
+        """Read small streams together, if the server has bulk reads."""
         small = [part for part in partitions if self._bulk.is_offered and 0 < part.size <= SMALL_BYTES]
         alone = [part for part in partitions if not (self._bulk.is_offered and 0 < part.size <= SMALL_BYTES)]
         for each in self._bulk.read(small, columns):
@@ -256,15 +236,8 @@ class HttpReader:
                 alone.append(each)
             else:
                 yield each
-        ahead: deque[Callable[[], Iterable[pa.RecordBatch]]] = deque()
-        with ThreadPoolExecutor(port.ASKED_AT_ONCE, thread_name_prefix="tidemark-ahead") as pool:
-            for part in alone:
-                read = partial(self.read, part, columns)
-                ahead.append(pool.submit(list, read()).result if 0 < part.size <= SMALL_BYTES else read)
-                if len(ahead) > port.ASKED_AT_ONCE:
-                    yield from ahead.popleft()()
-            for each in ahead:
-                yield from each()
+        for part in alone:
+            yield from self.read(part, columns)
 
     def read(
         self, partition: port.StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
@@ -375,7 +348,7 @@ class HttpReader:
                 raise
             _lose(partition, f"offset {start} is not there any more ({fault.status})")
         try:
-            retained = self.head(partition.name).earliest.offset
+            retained = self._load_head(partition.name).earliest.offset
         except port.MissingStream:
             return None
         if retained in (start, port.BEGINNING) or not port.is_past(partition.end, retained):

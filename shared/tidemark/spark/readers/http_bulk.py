@@ -6,9 +6,10 @@ messages are gone or the stream was created again, is read by itself.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -30,6 +31,7 @@ SMALL_BYTES: Final = 256 * 1024
 class _Times(msgspec.Struct):
     times_ms: list[int]
     messages: list[int]
+    bytes: list[int]
     message_ends: list[str] | None = None
 
 
@@ -38,6 +40,7 @@ class _Page(msgspec.Struct):
     offset: str = ""
     next_offset: str = ""
     messages: list[msgspec.Raw] | None = None
+    base64: str = ""
     times: _Times | None = None
 
 
@@ -45,7 +48,7 @@ class _Pages(msgspec.Struct):
     pages: list[_Page]
 
 
-_Found = tuple[StreamPartition, list[msgspec.Raw], _Times | None]
+_Found = tuple[StreamPartition, list[bytes], _Page]
 _decoder: Final = msgspec.json.Decoder(_Pages)
 
 
@@ -75,9 +78,11 @@ class BulkReads:
                 if messages is None:
                     yield part
                 else:
-                    found.append((part, messages, page.times))
-            if found:
-                yield rows_of_pages(self._connection.bucket, columns, found)
+                    found.append((part, messages, page))
+            for is_json in (True, False):
+                alike = [each for each in found if (each[2].messages is not None) == is_json]
+                if alike:
+                    yield rows_of_pages(self._connection.bucket, columns, alike)
 
     def _ask(self, parts: Sequence[StreamPartition]) -> list[_Page]:
         """Return the pages of the first partitions; none if the server has no bulk reads."""
@@ -94,25 +99,35 @@ class BulkReads:
         return []
 
 
-def messages_of(part: StreamPartition, page: _Page) -> list[msgspec.Raw] | None:
-    """Return the JSON messages of a page that has all messages of the partition; else None."""
+def messages_of(part: StreamPartition, page: _Page) -> list[bytes] | None:
+    """Return the messages of a page that has all messages of the partition; else None. Bytes are a message
+    for each append if the page has times, else one."""
     places = [place_of(each) for each in (part.start, part.end, page.offset, page.next_offset)]
     low, high, start, end = (-1 if place is None else place for place in places)
     is_same = incarnation_in(page.etag, page.next_offset) == part.incarnation
-    if page.messages is None or min(low, high, end) < 0 or low != start or not is_same:
+    if min(low, high, end) < 0 or low != start or not is_same or (part.with_times and page.times is None):
         return None
-    if part.with_times and (page.times is None or page.times.message_ends):
-        return None
+    if page.messages is None:
+        body = b64decode(page.base64)
+        return _appends(body[: high - low], page.times, low) if low + len(body) == end else None
     ends = list(accumulate((len(each) + 1 for each in page.messages), initial=low))
     kept = bisect_right(ends, high) - 1
-    return page.messages[:kept] if ends[kept] == high and ends[-1] == end else None
+    return list(map(bytes, page.messages[:kept])) if ends[kept] == high and ends[-1] == end else None
+
+
+def _appends(body: bytes, times: _Times | None, low: int) -> list[bytes]:
+    ends = [low + len(body)] if times is None else list(map(int, times.message_ends or ()))
+    ends = ends or list(accumulate(times.bytes if times else (), initial=low))[1:]
+    pieces = (body[first - low : last - low] for first, last in pairwise([low, *ends]))
+    return [piece for piece in pieces if piece]
 
 
 def rows_of_pages(bucket: str, columns: Sequence[str], found: Sequence[_Found]) -> pa.RecordBatch:
-    """Return the rows of several streams, stream after stream."""
+    """Return the rows of several streams, all of JSON or none, stream after stream."""
     parts, counts = [part for part, _, _ in found], [len(messages) for _, messages, _ in found]
-    values = list(map(bytes, chain.from_iterable(messages for _, messages, _ in found)))
-    sizes = np.fromiter(map(len, values), np.int64, len(values)) + 1
+    values = list(chain.from_iterable(messages for _, messages, _ in found))
+    is_json = found[0][2].messages is not None
+    sizes = np.fromiter(map(len, values), np.int64, len(values)) + int(is_json)
     firsts, ends = np.cumsum([0, *counts])[:-1], np.cumsum(sizes)
     starts = np.array([place_of(part.start) for part in parts], np.int64)
     ends += np.repeat(starts - (ends - sizes)[firsts], counts)
@@ -124,12 +139,12 @@ def rows_of_pages(bucket: str, columns: Sequence[str], found: Sequence[_Found]) 
         "offset": offset_column(ends - sizes),
         "end_offset": offset_column(ends),
         "value": pa.array(values, pa.binary()),
-        **json_arrays(columns, values),
     }
+    if is_json:
+        arrays |= json_arrays(columns, values)
     if "timestamp" in columns:
-        times = [
-            np.repeat(np.array(each.times_ms, np.int64), each.messages)[:count] if each else []
-            for (_, _, each), count in zip(found, counts, strict=True)
-        ]
-        arrays["timestamp"] = time_column(np.concatenate(times))
+        each = (page.times for _, _, page in found)
+        times = [np.repeat(np.array(known.times_ms, np.int64), known.messages) for known in each if known]
+        kept = [some[:count] for some, count in zip(times, counts, strict=True)]
+        arrays["timestamp"] = time_column(np.concatenate(kept))
     return make_batch(columns, len(values), {"bucket": bucket, "position": 0}, arrays)
