@@ -1,6 +1,6 @@
 """`python -m benchmarks.spark`: rows per CPU-second of the data source, beside Spark's own, in one run.
 
-CPU is that of the driver's JVM and of every Python worker under it; servers are other processes and are not
+CPU is that of the driver, its JVM and every Python worker under it; servers are other processes and are not
 counted. A row is 226 bytes of JSON. Each measure is taken several times, in turn, and its best counts. Every
 query costs something before its first row; the last column leaves that out, by a query of few rows.
 
@@ -205,12 +205,12 @@ def writes(spark: Any, rows: int, lines: str, sink: Mapping[str, str]) -> Measur
 def measure(jvm: int, act: Callable[[], object]) -> float:
     """Spark ends workers that were idle for a minute, and their CPU is gone then: it is measured again."""
     while True:
-        before = cpu_seconds(jvm)
+        before, driver = cpu_seconds(jvm), time.process_time()
         act()
-        after = cpu_seconds(jvm)
+        after, driver = cpu_seconds(jvm), time.process_time() - driver
         if before.keys() <= after.keys():
             # Less than a tick of the kernel's clock is none.
-            return max(1 / TICKS, sum(after.values()) - sum(before.values()))
+            return max(1 / TICKS, driver + sum(after.values()) - sum(before.values()))
 
 
 def best_of(rounds: int, jvm: int, taken: Measures) -> dict[str, float]:

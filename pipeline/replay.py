@@ -52,7 +52,7 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.lake_files import read_files
     from tidemark.spark.whole import files_of_streams
 
-    files = files_of_streams(open_lake(given).load(), None, given.from_bucket, [given.stream])
+    files = files_of_streams(open_lake(given).load(), given.from_bucket, [given.stream])
     if not files:
         raise JobFailed(f"{given.iceberg} has nothing of {given.from_bucket}/{given.stream}")
     rows = (

@@ -160,6 +160,7 @@ def test_each_message_is_there_once_in_any_life_of_streams(
     lake: Lake,
     name: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     seed: int,
     archived_by: str,
 ) -> None:
@@ -181,6 +182,7 @@ def test_each_message_is_there_once_in_any_life_of_streams(
         life.append(stream, 2)
     life.archive(*where)
     for number, step in enumerate(steps):
+        monkeypatch.setattr(plans, "SMALL_BYTES", number % 2 * 2**24)
         step(random.choice(life.names))
         deleted = number % 3 == 2
         for options in (over_table, over_http):
@@ -219,10 +221,38 @@ def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
     assert by_stream(whole()) == life.expected(deleted=False)
 
 
+def test_a_small_tail_has_the_same_rows_and_types_whoever_reads_it(
+    spark: Any,
+    world: World,
+    jobs: Jobs,
+    lake: Lake,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver reads it in any time zone, without a scan, unless its messages are very short."""
+    life = Life(world, jobs, lake, tmp_path, name)
+    life.append("chat", 3)
+    life.archive(*jobs.where)
+    life.append("chat", 2)
+    options: dict[str, Any] = table_options(world) | {"bucket": name, "subscribe": "chat"}
+    monkeypatch.setattr(plans, "STREAM_BYTES", 1)
+    found = []
+    for size, zone in ((plans.SMALL_BYTES, "America/St_Johns"), (50, "UTC"), (0, "UTC")):
+        monkeypatch.setattr(plans, "SMALL_BYTES", size)
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        frame = plans.read_whole(spark, "lake.messages", catalog_properties=lake.properties, **options)
+        scans = "BatchScan tidemark" in frame._jdf.queryExecution().executedPlan().toString()
+        found.append((scans, frame.schema, sorted(frame.collect())))
+    assert [scans for scans, _, _ in found] == [False, True, True]
+    assert found[0][1:] == found[1][1:] == found[2][1:]
+    assert len(found[0][2]) == 5
+
+
 def test_the_bucket_of_rows_is_looked_at_where_statistics_do_not_tell_it(lake: Lake) -> None:
     table = lake.ensured()
     add(table, batch(0, "s"), {"stream": "a", "value": [b"1", b"2"]})
-    (file,) = plans.files_of_streams(table.load(), None, "v1", ["a"])
+    (file,) = plans.files_of_streams(table.load(), "v1", ["a"])
     assert plans._is_all(b"v1", 1, file)
     assert not plans._is_all(b"v2", 1, file)
     for told in ({"lower_bounds": {1: b"v0"}}, {"upper_bounds": None}, {"null_value_counts": {1: 1}}):
@@ -253,7 +283,7 @@ def test_a_scan_for_one_stream_opens_few_files_and_row_groups(lake: Lake, few_ro
 
     def scanned() -> tuple[int, int, int, int]:
         """Files that are opened, of how many; and row groups that are read in those, of how many."""
-        opened = [each.file_path for each in plans.files_of_streams(table.load(), None, "v1", [wanted])]
+        opened = [each.file_path for each in plans.files_of_streams(table.load(), "v1", [wanted])]
         groups = [
             group.column(group_columns.index("stream")).statistics
             for found in (parquet.read_metadata(path.removeprefix("file:")) for path in opened)
@@ -394,4 +424,4 @@ def test_a_table_with_delete_files_is_refused() -> None:
     scan = SimpleNamespace(plan_files=lambda: [task])
     table: Any = SimpleNamespace(scan=lambda **_: scan, name=lambda: ("lake", "messages"))
     with pytest.raises(plans.RowsDeleted, match=r"lake\.messages has delete files"):
-        plans.files_of_streams(table, None, "v1", ["a"])
+        plans.files_of_streams(table, "v1", ["a"])

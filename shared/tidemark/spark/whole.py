@@ -13,11 +13,14 @@ each stream by its incarnation and two offsets. `stream_whole` does the same for
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
+import pyarrow as pa
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
@@ -25,12 +28,13 @@ from pyiceberg.table import Table
 from tidemark.spark import progress
 from tidemark.spark.lake import LakeTable, reaches_in
 from tidemark.spark.lake_files import read_files
-from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options import MEGABYTE, InvalidOptions
 from tidemark.spark.options.read import JSON_COLUMNS, WHERE_OPTIONS, ReadOptions, parse_read_options
-from tidemark.spark.progress import Offset, Positions, Progress, decode_offset, encode_offset
-from tidemark.spark.queries import load_heads, require_all
+from tidemark.spark.progress import Offset, Positions, Progress, encode_offset
+from tidemark.spark.queries import STREAM_BYTES, load_heads, plan_partitions, require_all
 from tidemark.spark.reach import Reach
 from tidemark.spark.readers import connect
+from tidemark.spark.readers.columns import ARROW_SCHEMA
 from tidemark.spark.readers.port import Head, Position, place_of
 
 _Key = tuple[str, str]
@@ -38,6 +42,8 @@ _Key = tuple[str, str]
 
 #: Most stream names in a filter. Beyond it, a range from the first to the last name is used.
 _NAMED: Final = 100
+#: Largest part that the driver reads, in bytes. Each stream counts as STREAM_BYTES at least.
+SMALL_BYTES = 16 * MEGABYTE
 _ORDER: Final = ("stream", "incarnation", "offset", "position")
 
 
@@ -78,37 +84,57 @@ class WholeRead:
     def __init__(self, spark: Any, table: Table, options: Mapping[str, Any], *, streaming: bool) -> None:
         self.spark = spark
         self.asked, self.options = _parse(options, streaming=streaming)
-        self.table = table
+        self.table, self.reader = table, connect(self.options.connection)
 
     def plan(self, *, deleted: bool) -> WholePlan:
         """Plan the read. Each named stream must exist or, with `deleted`, be in the table. Raises
         InvalidOptions."""
         reaches = reaches_in(self.table, self.options.connection.bucket)
         known = {name for name, _ in reaches if deleted}
-        reader = connect(self.options.connection)
-        heads = load_heads(self.options, reader)
+        heads = load_heads(self.options, self.reader)
         if heads or not known:
-            require_all(self.options, reader, heads, known)
+            require_all(self.options, self.reader, heads, known)
         return plan_whole(self.options, heads, reaches, deleted=deleted)
 
-    def lake_part(self, plan: WholePlan, columns: Iterable[str], snapshot_id: int | None) -> list[Any]:
+    def lake_part(self, plan: WholePlan, columns: tuple[str, ...]) -> list[Any]:
         """Return the frames with the messages before the table's first offset and with the table's rows. The
         list is empty if there are no rows."""
-        columns, parts = list(columns), []
+        parts = []
         if plan.before.ends:
             parts.append(self.source_part(plan.before, columns))
         names = sorted({name for name, _ in plan.kept})
         bucket = self.options.connection.bucket
         # An archived stream without messages has a reach but no file.
-        files = files_of_streams(self.table, snapshot_id, bucket, names) if names else []
+        files = files_of_streams(self.table, bucket, names) if names else []
         if files:
             named = ("time AS timestamp" if name == "timestamp" else name for name in columns)
             parts.append(self._lake_rows(plan, files, names).selectExpr(*named))
         return parts
 
-    def source_part(self, stretch: Stretch, columns: Iterable[str]) -> Any:
+    def source_part(self, stretch: Stretch, columns: tuple[str, ...]) -> Any:
+        """Return the frame with the messages of the stretch. The driver reads a small stretch, because Spark
+        starts Python processes to plan and to run a scan of the data source."""
+        rows = self.read_small(stretch, columns)
+        if rows is not None:
+            return self.spark.createDataFrame(rows)
         own = {"columns": ",".join(columns), "between": json.dumps(stretch.encode())}
         return self.spark.read.format("tidemark").options(**self.asked, **own).load()
+
+    def read_small(self, stretch: Stretch, columns: tuple[str, ...]) -> pa.Table | None:
+        """Read a small stretch into memory. Returns None for a large one, and for messages so short that
+        their rows take much more memory than their bytes. Raises DataLoss."""
+        backlogs = (self.reader.backlog(stretch.starts[name], end) for name, end in stretch.ends.items())
+        if sum(max(STREAM_BYTES, backlog) for backlog in backlogs) > SMALL_BYTES:
+            return None
+        options = replace(self.options, columns=columns)
+        parts = plan_partitions(options, self.reader, stretch.starts, stretch.ends)
+        batches, left = [], 4 * SMALL_BYTES
+        for batch in self.reader.read_all(parts, columns):
+            left -= batch.nbytes
+            if left < 0:
+                return None
+            batches.append(batch)
+        return pa.Table.from_batches(batches, pa.schema([ARROW_SCHEMA.field(name) for name in columns]))
 
     def _lake_rows(self, plan: WholePlan, files: list[DataFile], names: list[str]) -> Any:
         """Return the rows of the streams in `kept`, with Spark's Parquet reader."""
@@ -153,8 +179,8 @@ def read_whole(
     read = WholeRead(spark, table, options, streaming=False)
     plan = read.plan(deleted=deleted)
     columns = read.options.columns
-    wanted = dict.fromkeys(columns + (_ORDER if ordered else ()))
-    parts = read.lake_part(plan, wanted, snapshot_of(read.table))
+    wanted = tuple(dict.fromkeys(columns + (_ORDER if ordered else ())))
+    parts = read.lake_part(plan, wanted)
     if plan.tail.ends or not parts:
         parts.append(read.source_part(plan.tail, wanted))
     whole = reduce(lambda one, other: one.unionByName(other), parts)
@@ -183,9 +209,17 @@ def plan_whole(
     return WholePlan(kept, frozenset(reaches) - kept, before, reached, tail)
 
 
-def snapshot_of(table: Table) -> int | None:
-    snapshot = table.current_snapshot()
-    return snapshot.snapshot_id if snapshot else None
+def as_of(table: Table, snapshot_id: int, asked: str) -> Table:
+    """Return the loaded table as it was with the snapshot. `asked` begins the error text, and says who names
+    the snapshot. Raises InvalidOptions."""
+    if table.snapshot_by_id(snapshot_id) is None:
+        newest = sorted(table.snapshots(), key=lambda each: each.timestamp_ms, reverse=True)[:5]
+        listed = ", ".join(str(each.snapshot_id) for each in newest) or "none"
+        what = f"{'.'.join(table.name())} has no snapshot {snapshot_id}; its newest: {listed}"
+        raise InvalidOptions([f"{asked}: {what}"])
+    pinned = copy(table)
+    pinned.metadata = table.metadata.model_copy(update={"current_snapshot_id": snapshot_id})
+    return pinned
 
 
 def _parse(options: Mapping[str, Any], *, streaming: bool) -> tuple[dict[str, str], ReadOptions]:
@@ -216,14 +250,14 @@ def _place(name: str, offset: str) -> int:
     return place
 
 
-def files_of_streams(table: Table, snapshot_id: int | None, bucket: str, names: list[str]) -> list[DataFile]:
+def files_of_streams(table: Table, bucket: str, names: list[str]) -> list[DataFile]:
     """Return the files that may have rows of the streams. Raises RowsDeleted."""
     wanted: BooleanExpression = EqualTo("bucket", bucket)
     if len(names) <= _NAMED:
         wanted = And(wanted, In("stream", names))
     else:
         wanted = And(wanted, GreaterThanOrEqual("stream", names[0]), LessThanOrEqual("stream", names[-1]))
-    tasks = list(table.scan(row_filter=wanted, snapshot_id=snapshot_id).plan_files())
+    tasks = list(table.scan(row_filter=wanted).plan_files())
     if any(task.delete_files for task in tasks):
         name = ".".join(table.name())
         raise RowsDeleted(f"tidemark: {name} has delete files of another engine: rewrite data files there")
@@ -260,44 +294,33 @@ def stream_whole(
     table = LakeTable(catalog, catalog_properties or {}, lake).load()
     read = WholeRead(spark, table, options, streaming=True)
     note, written = (_Note(spark, f"{checkpoint}/tidemark-lake", name) for name in ("begin", "written"))
-    begin = note.load()
+    begin: str | bytes | None = note.load()
     if begin is None:
         if progress.batches_in(spark, f"{checkpoint}/offsets"):
             raise InvalidOptions([f"{checkpoint} is of a query that did not begin with the lake"])
-        begin = _encode(read.plan(deleted=deleted), snapshot_of(read.table))
+        begin = msgspec.json.encode(_Begin(table.metadata.current_snapshot_id, read.plan(deleted=deleted)))
         note.save(begin)
+    snapshot_id, plan = msgspec.json.decode(begin, type=_Begin)
     columns = read.options.columns
     if written.load() is None:
-        snapshot_id = begin["snapshot"]
-        if snapshot_id is not None and read.table.snapshot_by_id(snapshot_id) is None:
-            what = f"the table no longer has snapshot {snapshot_id}, with which {checkpoint} begins"
-            raise InvalidOptions([f"{what}: begin a new checkpoint"])
-        parts = read.lake_part(_decode(begin), columns, snapshot_id)
+        if snapshot_id is not None:
+            read.table = as_of(table, snapshot_id, f"{checkpoint} cannot go on: begin a new checkpoint")
+        parts = read.lake_part(plan, columns)
         if parts:
             write(reduce(lambda one, other: one.unionByName(other), parts), 0)
-        written.save({})
-    own = {"columns": ",".join(columns), "between": json.dumps([begin["reached"], {}])}
+        written.save(b"{}")
+    reached = encode_offset(Progress(plan.reached))
+    own = {"columns": ",".join(columns), "between": json.dumps([reached, {}])}
     source = spark.readStream.format("tidemark").options(**read.asked, **own).load()
     following = source.writeStream.option("checkpointLocation", checkpoint)
     return following.foreachBatch(lambda rows, batch: write(rows, batch + 1))
 
 
-def _encode(plan: WholePlan, snapshot_id: int | None) -> dict[str, Any]:
-    return {
-        "snapshot": snapshot_id,
-        "kept": sorted(plan.kept),
-        "left": sorted(plan.left),
-        "before": plan.before.encode(),
-        "reached": encode_offset(Progress(plan.reached)),
-    }
+class _Begin(NamedTuple):
+    """The beginning of a streaming query: the table's snapshot, and the plan at that time."""
 
-
-def _decode(begin: Mapping[str, Any]) -> WholePlan:
-    """Decode the plan of the query's beginning. The plan has no tail, because a streaming query has no
-    end."""
-    kept, left = (frozenset((name, each) for name, each in begin[how]) for how in ("kept", "left"))
-    before = Stretch(*(dict(decode_offset(offset).positions) for offset in begin["before"]))
-    return WholePlan(kept, left, before, decode_offset(begin["reached"]).positions, Stretch())
+    snapshot_id: int | None
+    plan: WholePlan
 
 
 class _Note:
@@ -308,20 +331,20 @@ class _Note:
         self._jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to Hadoop
         self._path, self._files = progress.hadoop_path(spark, f"{directory}/{name}.json")
 
-    def load(self) -> Any:
+    def load(self) -> str | None:
         if not self._files.exists(self._path):
             return None
         stream = self._files.open(self._path)
         try:
-            return json.loads(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
-    def save(self, value: Any) -> None:
+    def save(self, data: bytes) -> None:
         beside = self._path.suffix(".part")
         stream = self._files.create(beside, True)
         try:
-            stream.write(json.dumps(value).encode())
+            stream.write(data)
         finally:
             stream.close()
         self._files.rename(beside, self._path)
