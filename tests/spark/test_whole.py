@@ -204,8 +204,8 @@ def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
     life.archive(*jobs.where)
     options: dict[str, Any] = table_options(world) | {"bucket": name, "subscribePattern": ".*"}
 
-    def whole() -> Any:
-        return plans.read_whole(spark, "lake.messages", catalog_properties=lake.properties, **options)
+    def whole(**how: Any) -> Any:
+        return plans.read_whole(spark, "lake.messages", catalog_properties=lake.properties, **how, **options)
 
     life.append("chat", 2)
     pinned, expected = whole(), life.expected(deleted=False)
@@ -219,6 +219,14 @@ def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
     life.archive(*jobs.where)
     assert list(lake.directory.rglob("reach-*")), "the next commit says it"
     assert by_stream(whole()) == life.expected(deleted=False)
+    ids = [each.snapshot_id for each in lake.table.snapshots()]
+    frames = [whole(snapshot=each) for each in ids]
+    assert [len(frame.inputFiles()) for frame in frames] == [1, 2, 3]
+    assert [by_stream(frame) for frame in frames] == [life.expected(deleted=False)] * 3
+    with pytest.raises(
+        InvalidOptions, match=f"lake.messages has no snapshot 5; its newest: {ids[2]}, {ids[1]}"
+    ):
+        whole(snapshot=5)
 
 
 def test_a_small_tail_has_the_same_rows_and_types_whoever_reads_it(

@@ -163,6 +163,7 @@ def read_whole(
     *,
     catalog: str = "default",
     catalog_properties: Mapping[str, str] | None = None,
+    snapshot: int | None = None,
     deleted: bool = False,
     ordered: bool = False,
     **options: Any,
@@ -170,12 +171,14 @@ def read_whole(
     """Return one frame with all messages of the streams, in the columns of the data source. `lake` is the
     archive job's table, `namespace.name`; `options` are options of the data source.
 
-    With `deleted` the frame includes streams that no longer exist, even if a new stream has their name. With
+    With `snapshot` the frame has the table's rows as of that snapshot, and later messages from the streams.
+    With `deleted` it includes streams that no longer exist, even if a new stream has their name. With
     `ordered` it is sorted by stream, incarnation and offset.
 
     Raises InvalidOptions, NoCatalog, NoLakeTable and RowsDeleted.
     """
     table = LakeTable(catalog, catalog_properties or {}, lake).load()
+    table = table if snapshot is None else as_of(table, snapshot, "snapshot")
     read = WholeRead(spark, table, options, streaming=False)
     plan = read.plan(deleted=deleted)
     columns = read.options.columns
