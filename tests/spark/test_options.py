@@ -57,6 +57,7 @@ BATCH = [
         TABLE | {"url": "http://h/v1/stream"},
         "url: must be the server's root, http://h, without /v1/stream, got",
     ),
+    (HTTP | {"columns": "value,valu"}, "columns: there is no 'valu'"),
     (HTTP | {"streamPath": "v1"}, "streamPath: must begin with /"),
     (TABLE | {"bucket": "No!"}, "bucket: must be 4 to 64"),
     (TABLE | {"retrySeconds": "-1"}, "retrySeconds: must be a whole number of seconds"),

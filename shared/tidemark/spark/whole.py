@@ -29,7 +29,7 @@ from tidemark.spark import progress
 from tidemark.spark.lake import LakeTable, reaches_in
 from tidemark.spark.lake_files import read_files
 from tidemark.spark.options import MEGABYTE, InvalidOptions
-from tidemark.spark.options.read import JSON_COLUMNS, WHERE_OPTIONS, ReadOptions, parse_read_options
+from tidemark.spark.options.read import JSON_COLUMNS, ReadOptions, parse_read_options
 from tidemark.spark.progress import Offset, Positions, Progress, encode_offset
 from tidemark.spark.queries import STREAM_BYTES, load_heads, plan_partitions, require_all
 from tidemark.spark.reach import Reach
@@ -231,7 +231,7 @@ def _parse(options: Mapping[str, Any], *, streaming: bool) -> tuple[dict[str, st
     asked = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
     }
-    own = {name.lower() for name in (*WHERE_OPTIONS, "between")}
+    own = {"startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp", "between"}
     faults = [
         f"{name} is not for a whole read, which begins with the lake and ends at the tail"
         for name in asked

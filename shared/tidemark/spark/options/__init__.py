@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -16,19 +17,23 @@ from tidemark.protocol.stream_key import LISTING, PLAIN_BUCKET, check_stream_id,
 from tidemark.settings import Settings
 
 _T = TypeVar("_T")
+_Parse = Callable[[str], object]
 
 MEGABYTE: Final = 1024 * 1024
 #: Spark's own options, which Spark passes to every source and sink.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "mergeschema"})
 
 
-def option(name: str, parse: Callable[[str], object], default: object = None, **how: Any) -> Any:
-    """Return the field of an option in a dataclass of options."""
-    return field(default=default, metadata={"name": name, "parse": parse}, **how)
+def option(
+    default: object = None, of: Transport | None = None, *, secret: bool = False, **parsers: _Parse
+) -> Any:
+    """Return the field of an option in a dataclass of options, with the option's name and parser; several if
+    each of them sets the field. The option is `of` one transport, or of both."""
+    return field(default=default, repr=not secret, metadata={"parsers": parsers, "of": of})
 
 
 def names_of(options: type) -> tuple[str, ...]:
-    return tuple(each.metadata["name"] for each in fields(options) if each.metadata)
+    return tuple(name for each in fields(options) for name in each.metadata.get("parsers", ()))
 
 
 class InvalidOptions(PicklableError, ValueError):
@@ -40,27 +45,23 @@ class InvalidOptions(PicklableError, ValueError):
 
 
 class GivenOptions:
-    """The user's options, whose names are case-insensitive, and their faults."""
+    """The user's options, whose names are case-insensitive, and their faults. `hints` are for options of
+    another source that have another name here."""
 
-    def __init__(
-        self, given: Mapping[str, str], known: tuple[str, ...], instead: Mapping[str, str] | None = None
-    ) -> None:
-        """`instead` has hints for options of another source that have another name here."""
+    def __init__(self, given: Mapping[str, str], options: type, hints: Mapping[str, str] = {}) -> None:
         self._given = {name.lower(): str(value) for name, value in dict(given).items()}
         self.faults: list[str] = []
-        by_lower = {name.lower(): name for name in known}
-        hints = {name.lower(): hint for name, hint in (instead or {}).items()}
-        for name in sorted(self._given.keys() - by_lower.keys() - SPARKS_OWN):
-            near = difflib.get_close_matches(name, by_lower, n=1)
-            guess = f"did you mean {by_lower[near[0]]}?" if near else f"known: {', '.join(known)}"
-            hint = hints.get(name, guess)
-            self.faults.append(f"unknown option {name} ({hint})")
+        known = {name.lower(): name for name in CONNECTION_OPTIONS + names_of(options)}
+        for name in sorted(self._given.keys() - known.keys() - SPARKS_OWN):
+            near = difflib.get_close_matches(name, known, n=1)
+            guess = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(known.values())}"
+            self.faults.append(f"unknown option {name} ({hints.get(name, guess)})")
 
     def has(self, name: str) -> bool:
         return name.lower() in self._given
 
-    def text(self, name: str, default: str | None = None) -> str | None:
-        return self._given.get(name.lower()) or default
+    def text(self, name: str) -> str | None:
+        return self._given.get(name.lower()) or None
 
     def parse(self, name: str, default: _T, parse: Callable[[str], _T]) -> _T:
         text = self.text(name)
@@ -76,9 +77,12 @@ class GivenOptions:
         """Make a dataclass from its options. `known` has other fields, and defaults that depend on the
         environment."""
         for each in fields(options):  # type: ignore[arg-type]
-            if each.metadata:
-                default = known.get(each.name, each.default)
-                known[each.name] = self.parse(each.metadata["name"], default, each.metadata["parse"])
+            parsers = each.metadata.get("parsers", {})
+            given = [name for name in parsers if self.has(name)]
+            if len(given) > 1:
+                self.faults.append(f"give one of {', '.join(given)}: each is for all streams")
+            for name, parse in parsers.items():
+                known[each.name] = self.parse(name, known.get(each.name, each.default), parse)
         return options(**known)
 
     def finish(self) -> None:
@@ -86,9 +90,9 @@ class GivenOptions:
             raise InvalidOptions(self.faults)
 
 
-def parse_whole(text: str, what: str, least: int = 0) -> int:
+def parse_whole(text: str, what: str, least: int = 0, most: int = sys.maxsize) -> int:
     """Parse a whole number. `what` describes the valid values in the error text."""
-    if not (text.isascii() and text.isdigit()) or int(text) < least:
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
         raise ValueError(f"must be {what}, got {text!r}")
     return int(text)
 
@@ -97,20 +101,22 @@ parse_size = partial(parse_whole, what="a whole number of bytes above 0", least=
 parse_seconds = partial(parse_whole, what="a whole number of seconds")
 
 
-def parse_boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"must be true or false, got {text!r}")
-    return text.lower() == "true"
+def one_of(choices: Mapping[str, _T]) -> Callable[[str], _T]:
+    """Return the parser of a word, in any case."""
+
+    def parse(text: str) -> _T:
+        if text.lower() not in choices:
+            raise ValueError(f"must be {' or '.join(choices)}, got {text!r}")
+        return choices[text.lower()]
+
+    return parse
 
 
-_BUCKET: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
+parse_boolean = one_of({"true": True, "false": False})
 #: Characters that need no percent-encoding in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
 #: The URL path of the plain surface, whose streams have no bucket.
 _PLAIN_PATH: Final = "/v1/stream"
-
-_OF_HTTP: Final = ("url", "streamPath", "token", "tokenFile")
-_OF_DYNAMODB: Final = ("table", "blobBucket", "dynamodbEndpoint")
 
 
 class Transport(Enum):
@@ -118,15 +124,11 @@ class Transport(Enum):
     HTTP = "http"
 
 
-def parse_transport(text: str) -> Transport:
-    try:
-        return Transport(text.lower())
-    except ValueError:
-        raise ValueError(f"must be dynamodb or http, got {text!r}") from None
+parse_transport = one_of({each.value: each for each in Transport})
 
 
 def parse_bucket(text: str) -> str:
-    if text != PLAIN_BUCKET and not _BUCKET.fullmatch(text):
+    if text != PLAIN_BUCKET and not re.fullmatch("[a-z0-9_-]{4,64}", text):
         raise ValueError(f"must be 4 to 64 of a-z 0-9 _ -, got {text!r}")
     return text
 
@@ -159,21 +161,21 @@ class ConnectionOptions:
     """The location of streams. The driver resolves it and sends it to the tasks, because a task's environment
     may have no endpoint. AWS credentials are not sent."""
 
-    transport: Transport = Transport.DYNAMODB
-    bucket: str = option("bucket", parse_bucket, PLAIN_BUCKET)
-    region: str | None = option("region", str)
+    transport: Transport = option(Transport.DYNAMODB, transport=parse_transport)  # noqa: RUF009 - a field
+    bucket: str = option(PLAIN_BUCKET, bucket=parse_bucket)
+    region: str | None = option(region=str)
     #: Also for writes over HTTP, which may stage in S3.
-    s3_endpoint: str | None = option("s3Endpoint", str)
+    s3_endpoint: str | None = option(s3Endpoint=str)
     #: Seconds for which a request is retried after no answer or a retryable status.
-    retry_seconds: int = option("retrySeconds", parse_seconds, 30)
-    table: str = option("table", str, "")
-    blob_bucket: str = option("blobBucket", str, "")
-    dynamodb_endpoint: str | None = option("dynamodbEndpoint", str)
-    url: str = option("url", parse_url, "")
-    stream_path: str = option("streamPath", parse_stream_option, "")
-    token: str | None = option("token", parse_token_option, repr=False)
+    retry_seconds: int = option(30, retrySeconds=parse_seconds)
+    table: str = option("", Transport.DYNAMODB, table=str)
+    blob_bucket: str = option("", Transport.DYNAMODB, blobBucket=str)
+    dynamodb_endpoint: str | None = option(None, Transport.DYNAMODB, dynamodbEndpoint=str)
+    url: str = option("", Transport.HTTP, url=parse_url)
+    stream_path: str = option("", Transport.HTTP, streamPath=parse_stream_option)
+    token: str | None = option(None, Transport.HTTP, secret=True, token=parse_token_option)
     #: A file with the token. Every process reads it before each request, so the token may be renewed.
-    token_file: str = option("tokenFile", str, "")
+    token_file: str = option("", Transport.HTTP, tokenFile=str)
 
     def place(self) -> str:
         """The location of the streams as text, the same in every process."""
@@ -214,37 +216,33 @@ class ConnectionOptions:
         return f"no such {what} ({asked} answers 404: check the address and the token's rights)"
 
 
-CONNECTION_OPTIONS: Final = ("transport", *names_of(ConnectionOptions))
+CONNECTION_OPTIONS: Final = names_of(ConnectionOptions)
 
 
 def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
     settings = Settings.from_environment(environment)
-    default = Transport.HTTP if asked.has("url") else Transport.DYNAMODB
-    transport = asked.parse("transport", default, parse_transport)
-    _check_transport(asked, transport)
-    bucket = asked.text("bucket", PLAIN_BUCKET)
+    bucket = asked.text("bucket") or PLAIN_BUCKET
     endpoint = environment.get("AWS_ENDPOINT_URL")
-    # Options appear in a job's arguments and Spark's plans; a token from the environment does not.
-    is_without = transport is Transport.HTTP and not asked.has("tokenFile")
-    return asked.fill(
+    found = asked.fill(
         ConnectionOptions,
-        transport=transport,
+        transport=Transport.HTTP if asked.has("url") else Transport.DYNAMODB,
         region=environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION"),
         s3_endpoint=environment.get("AWS_ENDPOINT_URL_S3") or endpoint,
         table=settings.table_name,
         blob_bucket=settings.bucket_name,
         dynamodb_endpoint=environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint,
         stream_path=_PLAIN_PATH if bucket == PLAIN_BUCKET else f"/{bucket}",
-        token=environment.get("TIDEMARK_TOKEN") if is_without else None,
     )
-
-
-def _check_transport(asked: GivenOptions, transport: Transport) -> None:
-    if transport is Transport.HTTP and not asked.has("url"):
+    is_over_http = found.transport is Transport.HTTP
+    if is_over_http and not asked.has("url"):
         asked.faults.append("transport=http needs url, the server's root such as https://streams.example.com")
     if asked.has("token") and asked.has("tokenFile"):
         asked.faults.append("give either token or tokenFile")
-    others = _OF_HTTP if transport is Transport.DYNAMODB else _OF_DYNAMODB
-    given = [name for name in others if asked.has(name)]
+    others = (each.metadata for each in fields(found) if each.metadata["of"] not in (None, found.transport))
+    given = [name for each in others for name in each["parsers"] if asked.has(name)]
     if given:
-        asked.faults.append(f"{', '.join(given)} cannot go with transport={transport.value}: remove it")
+        asked.faults.append(f"{', '.join(given)} cannot go with transport={found.transport.value}: remove it")
+    # Options appear in a job's arguments and Spark's plans; a token from the environment does not.
+    if is_over_http and not (asked.has("token") or asked.has("tokenFile")):
+        return replace(found, token=environment.get("TIDEMARK_TOKEN"))
+    return found

@@ -6,17 +6,15 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from tidemark.spark.options import (
-    CONNECTION_OPTIONS,
     MEGABYTE,
     ConnectionOptions,
     GivenOptions,
     Transport,
-    names_of,
     option,
     parse_boolean,
     parse_connection,
@@ -24,35 +22,18 @@ from tidemark.spark.options import (
     parse_size,
 )
 
-Word = Literal["earliest", "latest"]
-Where = Word | int | Mapping[str, str]
-"""One place for all streams: the first retained message, the tail when the read is planned, or the first
-message written at a time in ms since 1970, or later. Or a mapping from stream to `earliest`, `latest` or an
-offset."""
+Where = str | int | Mapping[str, str]
+"""One place for all streams: `earliest`, the first retained message; `latest`, the tail when the read is
+planned; or the first message written at a time in ms since 1970, or later. Or a mapping from stream to
+`earliest`, `latest` or an offset."""
 
 Side = Literal["starting", "ending"]
 SIDES: Final[tuple[Side, ...]] = ("starting", "ending")
 
-_WORDS: Final[Mapping[str, Word]] = {"earliest": "earliest", "latest": "latest"}
-
-WHERE_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
-
-
-def parse_boundary(asked: GivenOptions, side: Side, default: Where) -> Where:
-    options = given_boundaries(asked, side)
-    if len(options) > 1:
-        asked.faults.append(f"give one of {', '.join(options)}: each sets the {side} offsets of all streams")
-    offsets = asked.parse(f"{side}Offsets", default, parse_where)
-    return asked.parse(f"{side}Timestamp", offsets, parse_time)
-
-
-def given_boundaries(asked: GivenOptions, side: Side) -> list[str]:
-    return [option for option in WHERE_OPTIONS if option.startswith(side) and asked.has(option)]
-
 
 def parse_where(text: str) -> Where:
     """Parse `earliest`, `latest`, or JSON such as `{"chat": "0000000000000042", "log": "earliest"}`."""
-    if word := _WORDS.get(text.strip().lower()):
+    if (word := text.strip().lower()) in ("earliest", "latest"):
         return word
     wanted = "must be earliest, latest or a JSON object of stream to offset"
     try:
@@ -105,126 +86,16 @@ DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLU
 
 NO_TIMES: Final = "over http there is a timestamp only with includeTimestamps=true"
 
-#: Hints for options of Spark's Kafka source that have another name or meaning here.
+#: Hints for options of Spark's Kafka source, in lower case, that have another name or meaning here.
 INSTEAD_OF_KAFKAS: Final = {
-    "maxOffsetsPerTrigger": "an offset is a byte position here: maxBytesPerTrigger counts bytes",
-    "minOffsetsPerTrigger": "the trigger sets the interval of batches",
+    "maxoffsetspertrigger": "an offset is a byte position here: maxBytesPerTrigger counts bytes",
+    "minoffsetspertrigger": "the trigger sets the interval of batches",
     "assign": "a stream has no partitions: name streams with subscribe",
-    "minPartitions": "use bytesPerPartition, the size of a task",
-    "maxRecordsPerPartition": "use bytesPerPartition, the size of a task",
-    "includeHeaders": "add headers to columns",
+    "minpartitions": "use bytesPerPartition, the size of a task",
+    "maxrecordsperpartition": "use bytesPerPartition, the size of a task",
+    "includeheaders": "add headers to columns",
     "kafka.bootstrap.servers": "url is the server's address",
 }
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    connection: ConnectionOptions
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-    starting: Where = "earliest"
-    ending: Where = "latest"
-    #: The columns of a read, in this order. Spark does not prune the columns of a Python source.
-    columns: tuple[str, ...] = DEFAULT_COLUMNS
-    #: Limit of one batch of a streaming query, in bytes.
-    limit_bytes: int | None = option("maxBytesPerTrigger", parse_size)
-    fail_on_data_loss: bool = option("failOnDataLoss", parse_boolean, True)
-    #: Load timestamps over HTTP, which takes extra requests.
-    include_timestamps: bool = option("includeTimestamps", parse_boolean, False)
-    bytes_per_partition: int = option("bytesPerPartition", parse_size, 32 * MEGABYTE)
-    assume_processing_time: bool = option("assumeProcessingTime", parse_boolean, False)
-    #: Seconds for which the checkpoint keeps the position of a stream that has ended.
-    forget_seconds: int = option("forgetEndedSeconds", parse_seconds, 3600)
-    #: The start and end offsets of a batch read, in the form of a streaming batch, which names incarnations.
-    #: Set by `read_whole`.
-    between: tuple[Mapping[str, Any], Mapping[str, Any]] | None = option("between", json.loads)
-
-    @property
-    def asks_times(self) -> bool:
-        return self.include_timestamps and "timestamp" in self.columns
-
-    def subscribes(self, name: str) -> bool:
-        return name in self.names if self.pattern is None else re.fullmatch(self.pattern, name) is not None
-
-
-READ_OPTIONS: Final = (
-    *("path", "columns", "subscribe", "subscribePattern", *WHERE_OPTIONS),
-    *names_of(ReadOptions),
-)
-
-
-def parse_read_options(
-    given: Mapping[str, str],
-    *,
-    streaming: bool,
-    environment: Mapping[str, str] = os.environ,
-    faults: Sequence[str] = (),
-) -> ReadOptions:
-    """Parse the options. Raises InvalidOptions with all faults, including `faults`, which the caller
-    found."""
-    asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS, INSTEAD_OF_KAFKAS)
-    asked.faults += faults
-    connection = parse_connection(asked, environment)
-    names, pattern = _parse_subscription(asked)
-    options = asked.fill(
-        ReadOptions,
-        connection=connection,
-        names=names,
-        pattern=pattern,
-        starting=parse_boundary(asked, "starting", "earliest"),
-        ending=parse_boundary(asked, "ending", "latest"),
-    )
-    options = replace(options, columns=_parse_columns(asked, options))
-    _check_boundaries(asked, options, streaming=streaming)
-    asked.finish()
-    return options
-
-
-def _parse_columns(asked: GivenOptions, options: ReadOptions) -> tuple[str, ...]:
-    """Parse the columns. The default leaves out `timestamp` over HTTP without includeTimestamps, because a
-    watermark on a column of nulls would wait for ever."""
-    timed = options.connection.transport is not Transport.HTTP or options.include_timestamps
-    filled = tuple(name for name in DEFAULT_COLUMNS if timed or name != "timestamp")
-    columns = asked.parse("columns", filled, parse_columns)
-    if "timestamp" in columns and "timestamp" not in filled:
-        asked.faults.append(f"columns: {NO_TIMES}")
-    return columns
-
-
-def columns_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the columns of a read, even if other options are invalid."""
-    asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS)
-    timed = asked.parse("includeTimestamps", False, parse_boolean)
-    return _parse_columns(asked, ReadOptions(parse_connection(asked, environment), include_timestamps=timed))
-
-
-def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
-    if not streaming and options.limit_bytes is not None:
-        asked.faults.append("maxBytesPerTrigger is for a streaming query: a batch read reads everything")
-    endings = given_boundaries(asked, "ending")
-    if streaming and endings:
-        asked.faults.append(f"{endings[0]} is for a batch read: a streaming query has no end")
-    if not streaming and options.ending == "earliest":
-        asked.faults.append("endingOffsets must be latest or JSON: with earliest the read would be empty")
-    if not streaming and options.starting == "latest":
-        asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
-    for side, where in zip(SIDES, (options.starting, options.ending), strict=True):
-        named = where if isinstance(where, Mapping) and (options.names or options.pattern) else ()
-        strangers = sorted(name for name in named if not options.subscribes(name))
-        if strangers:
-            option = given_boundaries(asked, side)[0]
-            asked.faults.append(f"{option} names streams that are not subscribed: {', '.join(strangers)}")
-
-
-def _parse_subscription(asked: GivenOptions) -> tuple[tuple[str, ...], str | None]:
-    given = [name for name in ("subscribe", "subscribePattern", "path") if asked.text(name)]
-    if len(given) != 1:
-        found = f"got {' and '.join(given)}" if given else "got neither"
-        asked.faults.append(f"give either subscribe (or load('stream')) or subscribePattern, {found}")
-    pattern = asked.parse("subscribePattern", None, parse_pattern)
-    if asked.text("path"):
-        return (asked.text("path") or "",), pattern
-    return asked.parse("subscribe", (), parse_names), pattern
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -259,3 +130,91 @@ def parse_pattern(text: str) -> str:
     except re.error as fault:
         raise ValueError(f"not a regular expression: {fault}") from None
     return text
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    connection: ConnectionOptions
+    names: tuple[str, ...] = option((), subscribe=parse_names)
+    pattern: str | None = option(subscribePattern=parse_pattern)
+    starting: Where = option("earliest", startingOffsets=parse_where, startingTimestamp=parse_time)  # noqa: RUF009
+    ending: Where = option("latest", endingOffsets=parse_where, endingTimestamp=parse_time)  # noqa: RUF009
+    #: The columns of a read, in this order. Spark does not prune the columns of a Python source.
+    columns: tuple[str, ...] = option(DEFAULT_COLUMNS, columns=parse_columns)
+    #: Limit of one batch of a streaming query, in bytes.
+    limit_bytes: int | None = option(maxBytesPerTrigger=parse_size)
+    fail_on_data_loss: bool = option(True, failOnDataLoss=parse_boolean)
+    #: Load timestamps over HTTP, which takes extra requests.
+    include_timestamps: bool = option(False, includeTimestamps=parse_boolean)
+    bytes_per_partition: int = option(32 * MEGABYTE, bytesPerPartition=parse_size)
+    assume_processing_time: bool = option(False, assumeProcessingTime=parse_boolean)
+    #: Seconds for which the checkpoint keeps the position of a stream that has ended.
+    forget_seconds: int = option(3600, forgetEndedSeconds=parse_seconds)
+    #: The start and end offsets of a batch read, in the form of a streaming batch, which names incarnations.
+    #: Set by `read_whole`.
+    between: tuple[Mapping[str, Any], Mapping[str, Any]] | None = option(between=json.loads)
+
+    @property
+    def asks_times(self) -> bool:
+        return self.include_timestamps and "timestamp" in self.columns
+
+    def subscribes(self, name: str) -> bool:
+        return name in self.names if self.pattern is None else re.fullmatch(self.pattern, name) is not None
+
+
+def parse_read_options(
+    given: Mapping[str, str],
+    *,
+    streaming: bool,
+    environment: Mapping[str, str] = os.environ,
+    faults: Sequence[str] = (),
+) -> ReadOptions:
+    """Parse the options. Raises InvalidOptions with all faults, including `faults`, which the caller
+    found."""
+    asked = GivenOptions(given, ReadOptions, INSTEAD_OF_KAFKAS)
+    asked.faults += faults
+    options = _fill(asked, environment)
+    names = [name for name in ("subscribe", "subscribePattern", "path") if asked.text(name)]
+    if len(names) != 1:
+        found = f"got {' and '.join(names) or 'neither'}"
+        asked.faults.append(f"give either subscribe (or load('stream')) or subscribePattern, {found}")
+    _check_boundaries(asked, options, streaming=streaming)
+    asked.finish()
+    return options
+
+
+def columns_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the columns of a read, even if other options are invalid."""
+    return _fill(GivenOptions(given, ReadOptions), environment).columns
+
+
+def _fill(asked: GivenOptions, environment: Mapping[str, str]) -> ReadOptions:
+    """Parse the options one by one. By default there is no `timestamp` over HTTP without includeTimestamps,
+    because a watermark on a column of nulls would wait for ever."""
+    path, connection = asked.text("path"), parse_connection(asked, environment)
+    has_times = connection.transport is not Transport.HTTP
+    has_times = has_times or (asked.text("includeTimestamps") or "").lower() == "true"
+    columns = tuple(name for name in DEFAULT_COLUMNS if has_times or name != "timestamp")
+    names = (path,) if path else ()
+    options = asked.fill(ReadOptions, connection=connection, names=names, columns=columns)
+    if "timestamp" in options.columns and not has_times:
+        asked.faults.append(f"columns: {NO_TIMES}")
+    return options
+
+
+def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
+    endings = [name for name in ("endingOffsets", "endingTimestamp") if asked.has(name)]
+    if streaming and endings:
+        asked.faults.append(f"{endings[0]} is for a batch read: a streaming query has no end")
+    if not streaming and options.limit_bytes is not None:
+        asked.faults.append("maxBytesPerTrigger is for a streaming query: a batch read reads everything")
+    if not streaming and options.ending == "earliest":
+        asked.faults.append("endingOffsets must be latest or JSON: with earliest the read would be empty")
+    if not streaming and options.starting == "latest":
+        asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
+    for side, where in zip(SIDES, (options.starting, options.ending), strict=True):
+        named = where if isinstance(where, Mapping) and (options.names or options.pattern) else ()
+        strangers = sorted(name for name in named if not options.subscribes(name))
+        if strangers:
+            named_by = f"{side}Offsets names streams that are not subscribed"
+            asked.faults.append(f"{named_by}: {', '.join(strangers)}")

@@ -12,16 +12,13 @@ from urllib.parse import urlsplit
 
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.spark.options import (
-    CONNECTION_OPTIONS,
     MEGABYTE,
     ConnectionOptions,
     GivenOptions,
     Transport,
-    names_of,
     option,
     parse_boolean,
     parse_connection,
-    parse_size,
     parse_whole,
 )
 
@@ -37,13 +34,9 @@ def parse_staging_dir(text: str) -> str:
 
 
 parse_batch = partial(parse_whole, what="the number that foreachBatch gives")
-
-
-def parse_append_size(text: str) -> int:
-    size = parse_size(text)
-    if size > 4 * MEGABYTE:
-        raise ValueError(f"must be at most {4 * MEGABYTE}, the limit of one append, got {size}")
-    return size
+parse_append_size = partial(
+    parse_whole, what=f"at most {4 * MEGABYTE} bytes, the limit of one append", least=1, most=4 * MEGABYTE
+)
 
 
 def parse_producer_id(text: str) -> str:
@@ -57,21 +50,18 @@ def parse_producer_id(text: str) -> str:
 @dataclass(frozen=True)
 class WriteOptions:
     connection: ConnectionOptions
-    stream: str | None = None
-    stream_column: str | None = option("streamColumn", str)
-    value_column: str = option("valueColumn", str, "value")
-    content_type: ContentType | None = option("contentType", parse_content_type)  # noqa: RUF009 - a field
-    create_streams: bool = option("createStreams", parse_boolean, False)
-    staging_dir: str = option("stagingDir", parse_staging_dir, "")
-    producer_id: str | None = option("producerId", parse_producer_id)
+    stream: str | None = option(stream=str)
+    stream_column: str | None = option(streamColumn=str)
+    value_column: str = option("value", valueColumn=str)
+    content_type: ContentType | None = option(contentType=parse_content_type)  # noqa: RUF009 - a field
+    create_streams: bool = option(False, createStreams=parse_boolean)
+    staging_dir: str = option("", stagingDir=parse_staging_dir)
+    producer_id: str | None = option(producerId=parse_producer_id)
     #: The number of this write under its producer id: the batch id of `foreachBatch`.
-    batch: int | None = option("batch", parse_batch)
-    bytes_per_append: int = option("bytesPerAppend", parse_append_size, MEGABYTE)
+    batch: int | None = option(batch=parse_batch)
+    bytes_per_append: int = option(MEGABYTE, bytesPerAppend=parse_append_size)
     #: Complete the earlier write staged under this producer id, and ignore the rows of this write.
-    resume: bool = option("resume", parse_boolean, False)
-
-
-WRITE_OPTIONS: Final = ("stream", *names_of(WriteOptions))
+    resume: bool = option(False, resume=parse_boolean)
 
 
 def parse_write_options(
@@ -81,16 +71,16 @@ def parse_write_options(
     environment: Mapping[str, str] = os.environ,
 ) -> WriteOptions:
     """Parse the options. `faults_of` returns further faults of a write. Raises InvalidOptions with all."""
-    asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
+    asked = GivenOptions(given, WriteOptions)
     connection = parse_connection(asked, environment)
+    options = asked.fill(WriteOptions, connection=connection)
+    asked.parse("stream", "", connection.check_name)
     if connection.transport is not Transport.HTTP:
         asked.faults.append("url is missing: streams are written over HTTP only")
     if asked.has("stream") == asked.has("streamColumn"):
         asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
     if not asked.text("stagingDir"):
         asked.faults.append(f"stagingDir is missing: {_PLACES}")
-    stream = asked.parse("stream", None, connection.check_name)
-    options = asked.fill(WriteOptions, connection=connection, stream=stream)
     if options.content_type is None and (options.stream_column or asked.has("createStreams")):
         asked.faults.append("contentType is missing: streamColumn and createStreams need it")
     if options.resume and not options.producer_id:
