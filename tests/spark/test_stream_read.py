@@ -56,6 +56,7 @@ class Query:
                 query.processAllAvailable()
         finally:
             query.stop()
+            self.latest = [each["sources"][0]["latestOffset"] for each in query.recentProgress]
 
     def values(self) -> list[str]:
         return [value for path in sorted(self._out.iterdir()) for value in path.read_text().split()]
@@ -118,6 +119,8 @@ def test_available_now_with_a_limit_reads_everything_or_is_refused(query: Query,
     query.run(**limits)
     assert query.batches == [3, 3, 1]
     assert query.values() == numbered(0, 7)
+    behind = [tuple(json.loads(latest).values()) for latest in query.latest]
+    assert behind[:3] == [(1, 16), (1, 4), (0, 0)]
 
 
 class Follower:
