@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, add_write, parse_pairs, parser_for, run, write_once
+from tidemark.spark.job import Job, JobFailed, add_write, named_value, parser_for, run, write_once
 
 NAME = "ingest"
 #: Keep members that are NULL, which Spark leaves out by default.
@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--input-option",
         action="append",
+        type=named_value,
         default=[],
         metavar="NAME=VALUE",
         help="option of Spark's reader for the format: header=true, multiLine=true, …; may be repeated",
@@ -44,8 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def ingest(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    options = dict(parse_pairs("--input-option", given.input_option))
-    frame = spark.read.format(given.format).options(**options).load(given.input)
+    frame = spark.read.format(given.format).options(**dict(given.input_option)).load(given.input)
     if given.stream_column and given.stream_column not in frame.columns:
         raise JobFailed(f"there is no column {given.stream_column}; columns: {', '.join(frame.columns)}")
     rows = to_messages(frame, given.value_column, given.stream_column)

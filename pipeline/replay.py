@@ -19,10 +19,10 @@ from tidemark.spark.job import (
     JobFailed,
     add_lake,
     add_write,
-    connection_options,
     open_lake,
     parser_for,
     run,
+    source_options,
     write_once,
 )
 from tidemark.spark.options.write import WriteOptions, parse_write_options
@@ -81,7 +81,7 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.report(f"{messages} messages, {size} bytes of {content_types[0]}")
     ordered = rows.orderBy("offset", "position").select("value")
     target = {"stream": given.to, "contentType": content_types[0], "createStreams": "true"}
-    options = parse_write_options(connection_options(given) | target | {"stagingDir": given.staging})
+    options = parse_write_options(source_options(given) | target | {"stagingDir": given.staging})
     require_new(given, options)
     summary = write_once(ordered, given, job, **target)
     if is_closed(rows, given):

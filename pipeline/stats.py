@@ -20,12 +20,12 @@ from tidemark.spark.job import (
     JobFailed,
     add_lake,
     add_subscription,
+    named_value,
     open_lake,
-    parse_pairs,
     parser_for,
-    read_options,
     require_driver,
     run,
+    source_options,
 )
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Progress, batches_in, decode_offset
@@ -40,7 +40,12 @@ def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
     made.add_argument(
-        "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
+        "--consumer",
+        action="append",
+        type=named_value,
+        default=[],
+        metavar="NAME=CHECKPOINT",
+        help="may be repeated",
     )
     add_lake(made, required=False)
     made.add_argument("--out", help="a directory for the table as JSON")
@@ -49,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     consumers: dict[str, Any] = dict(consumers_progress(spark, given))
-    options = parse_read_options(read_options(given), streaming=False)
+    options = parse_read_options(source_options(given), streaming=False)
     reader, bucket = connect(options.connection), options.connection.bucket
     if given.iceberg:
         from tidemark.spark.lake import reaches_in
@@ -72,10 +77,9 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str, Progress]]:
     """Return name and progress of each streaming query in `--consumer`. Raises JobFailed."""
-    named = parse_pairs("--consumer", given.consumer, "NAME=CHECKPOINT")
-    if named:
+    if given.consumer:
         require_driver("--consumer reads a checkpoint: it")
-    return [(name, taken_progress(spark, checkpoint)) for name, checkpoint in named]
+    return [(name, taken_progress(spark, checkpoint)) for name, checkpoint in given.consumer]
 
 
 def taken_progress(spark: Any, checkpoint: str) -> Progress:

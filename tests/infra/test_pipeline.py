@@ -92,13 +92,13 @@ def test_every_job_exists_and_understands_its_arguments(name: str) -> None:
     assert job in package.JOBS
     given = arguments_of(job, spark["EntryPointArguments"])
     assert given.iceberg == "lake.messages"
-    assert set(given.catalog_property) == {
-        "type=glue",
-        "client.region=eu-central-1",
-        "warehouse=s3://a-lake/tables",
+    assert dict(given.catalog_property) == {
+        "type": "glue",
+        "client.region": "eu-central-1",
+        "warehouse": "s3://a-lake/tables",
     }
-    assert (given.table, given.bucket, given.pattern) == ("a-table", "agents", ".*")
-    assert "region=eu-central-1" in given.option
+    assert (given.table, given.bucket, given.subscribePattern) == ("a-table", "agents", ".*")
+    assert ("region", "eu-central-1") in given.option
 
 
 VALUES = {

@@ -377,7 +377,7 @@ def planned(*heads: Head, deleted: bool = False, **reaches: Reach) -> plans.Whol
 
 
 def stretch(found: plans.Stretch) -> dict[str, tuple[int, int]]:
-    return {name: (int(found.starts[name].offset), int(end.offset)) for name, end in found.ends.items()}
+    return {name: (int(start.offset), int(end.offset)) for name, (start, end) in found.items()}
 
 
 def test_the_data_source_begins_where_the_lake_ends() -> None:

@@ -55,12 +55,11 @@ def errors_in(fault: BaseException) -> list[tuple[str, str]]:
     if worker is not None:
         last = worker[1].rstrip().splitlines()[-1].strip()
         return [("PythonWorkerFailed", f"a Python process of Spark cannot start: {last}")]
-    raised = list(_RAISED_BY_JAVA.finditer(text))
-    for each in raised:
-        if each["text"]:
-            return [(each["name"], _one_line(text[each.start("text") :]))]
+    # The first exception with a text, else the first.
+    raised = sorted(_RAISED_BY_JAVA.finditer(text), key=lambda each: not each["text"])
     if raised:
-        return [(raised[0]["name"], raised[0]["name"])]
+        name, begin = raised[0]["name"], raised[0].start("text")
+        return [(name, name if begin < 0 else _one_line(text[begin:]))]
     name = type(fault).__name__
     return [(name, _one_line(text) or name)]
 
@@ -89,28 +88,24 @@ class Exit(IntEnum):
 #: An AWS error in boto3's form.
 _AWS: Final = re.compile(r"An error occurred \((\w+)\) when calling")
 
-#: Exit codes of exception classes: ours, and those of Python and Java for a user's paths and hosts.
-_CLASSES: Final = {
+#: Exit codes of exception classes (ours, and those of Python and Java for a user's paths and hosts), and of
+#: AWS error codes in boto3's form.
+_CODES: Final = {
     Exit.YOUR_INPUT: "AnalysisException BadOffset BadRow ForeignBatch FormatTooNew InvalidOptions JobFailed"
     " MissingStream NoCatalog NoLakeTable NoTimes ReusedId StorageMissing"
     " FileNotFoundError FileNotFoundException IsADirectoryError NotADirectoryError"
-    " SparkClassNotFoundException UnsupportedFileSystemException",
+    " SparkClassNotFoundException UnsupportedFileSystemException"
+    " NoSuchBucket NoSuchKey ResourceNotFoundException",
     Exit.YOUR_RIGHTS: "ForbiddenHttpFault NoCredentialsError StorageForbidden AccessControlException"
-    " AccessDeniedException PermissionError",
+    " AccessDeniedException PermissionError 403 AccessDenied ExpiredToken InvalidAccessKeyId"
+    " SignatureDoesNotMatch",
     Exit.TRY_AGAIN: "ProtocolError ReadTimeoutError RetryableHttpFault StorageOutOfReach StorageSlow"
     " ConnectException ConnectionError"
     # EOFException comes from a killed worker's socket; a file that cannot be read has its own Spark error.
-    " EOFException SocketException SocketTimeoutException UnknownHostException",
+    " EOFException SocketException SocketTimeoutException UnknownHostException SlowDown",
     Exit.DATA_LOST: "DataLoss",
 }
-_BY_CLASS: Final = {name: code for code, names in _CLASSES.items() for name in names.split()}
-#: Exit codes of AWS error codes in boto3's form.
-_AWS_CODES: Final = {
-    Exit.YOUR_INPUT: "NoSuchBucket NoSuchKey ResourceNotFoundException",
-    Exit.YOUR_RIGHTS: "403 AccessDenied AccessDeniedException ExpiredToken InvalidAccessKeyId"
-    " SignatureDoesNotMatch",
-    Exit.TRY_AGAIN: "SlowDown",
-}
+_BY_NAME: Final = {name: code for code, names in _CODES.items() for name in names.split()}
 #: Exit codes of Spark's messages whose class is too general.
 _BY_WORDS: Final = {
     SLOW_START: Exit.TRY_AGAIN,
@@ -120,7 +115,6 @@ _BY_WORDS: Final = {
     "[CONCURRENT_STREAM_LOG_UPDATE]": Exit.TRY_AGAIN,
     "[FAILED_READ_FILE": Exit.YOUR_INPUT,
 }
-_BY_AWS_CODE: Final = {name: code for code, names in _AWS_CODES.items() for name in names.split()}
 
 
 def explain_failure(fault: BaseException) -> tuple[str, Exit]:
@@ -139,4 +133,4 @@ def _code_of(name: str, line: str) -> Exit | None:
         if words in line:
             return code
     aws = _AWS.search(line)
-    return _BY_AWS_CODE.get(aws[1]) if aws else _BY_CLASS.get(name.rpartition(".")[2])
+    return _BY_NAME.get(aws[1] if aws else name.rpartition(".")[2])

@@ -72,6 +72,7 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
     where.add_argument(
         "--option",
         action="append",
+        type=named_value,
         default=[],
         metavar="NAME=VALUE",
         help=f"any other option of the data source ({', '.join(CONNECTION_OPTIONS)}, …)",
@@ -89,18 +90,16 @@ def above_zero(text: str) -> int:
 def add_subscription(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--subscribe", help="names separated by commas, or a JSON array")
-    which.add_argument("--pattern", help="a regular expression that whole names match")
+    pattern = "a regular expression that whole names match"
+    which.add_argument("--pattern", dest="subscribePattern", metavar="PATTERN", help=pattern)
 
 
-def parse_pairs(argument: str, texts: Sequence[str], wanted: str = "NAME=VALUE") -> list[tuple[str, str]]:
-    """Parse the pairs of a repeatable argument. Raises JobFailed."""
-    pairs = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise JobFailed(f"{argument} must look like {wanted}, got {text!r}")
-        pairs.append((name, value))
-    return pairs
+def named_value(text: str) -> tuple[str, str]:
+    """Parse an argument NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"must look like NAME=VALUE, got {text!r}")
+    return name, value
 
 
 def require_driver(what: str) -> None:
@@ -112,16 +111,11 @@ def require_driver(what: str) -> None:
         raise JobFailed(f"{what} needs Spark's own driver, and Spark Connect has none here: use spark-submit")
 
 
-def connection_options(given: argparse.Namespace) -> dict[str, str]:
-    named = {name: value for name, value in vars(given).items() if value and name in CONNECTION_OPTIONS}
-    return named | dict(parse_pairs("--option", given.option))
-
-
-def read_options(given: argparse.Namespace) -> dict[str, str]:
-    options = connection_options(given)
-    if given.subscribe:
-        return options | {"subscribe": given.subscribe}
-    return options | {"subscribePattern": given.pattern}
+def source_options(given: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the data source that the arguments name."""
+    names = (*CONNECTION_OPTIONS, "subscribe", "subscribePattern")
+    found = {name: value for name, value in vars(given).items() if value and name in names}
+    return found | dict(given.option)
 
 
 def add_write(parser: argparse.ArgumentParser) -> None:
@@ -145,6 +139,7 @@ def add_lake(parser: argparse.ArgumentParser, *, required: bool) -> None:
     lake.add_argument(
         "--catalog-property",
         action="append",
+        type=named_value,
         default=[],
         metavar="NAME=VALUE",
         help="property of the catalog: type=glue; or type=sql, uri=sqlite:///lake.db and warehouse=file:///lake",
@@ -157,8 +152,7 @@ def open_lake(given: argparse.Namespace) -> Any:
 
     if "." not in given.iceberg:
         raise JobFailed(f"--iceberg must look like NAMESPACE.TABLE, got {given.iceberg!r}")
-    properties = dict(parse_pairs("--catalog-property", given.catalog_property))
-    return LakeTable(given.catalog, properties, given.iceberg)
+    return LakeTable(given.catalog, dict(given.catalog_property), given.iceberg)
 
 
 def archive_parser(description: str) -> argparse.ArgumentParser:
@@ -183,7 +177,7 @@ def run_archive(given: argparse.Namespace, job: Job, write_packs: Callable[..., 
     every: float | None = given.every
     if every is not None and every <= 0:
         raise JobFailed(f"--every must be a number of seconds above 0, got {every:g}")
-    archive = Archive(read_options(given), open_lake(given), given.batch_bytes, write_packs, job.report)
+    archive = Archive(source_options(given), open_lake(given), given.batch_bytes, write_packs, job.report)
     with until_stopped() if every else contextlib.nullcontext(threading.Event()) as stopped:
         pause = 0.0
         while not stopped.wait(pause):
@@ -218,7 +212,7 @@ def archive_here(arguments: Sequence[str]) -> int:
 def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -> dict[str, object]:
     """Write the rows under the job's id. Returns the fields of the summary, for the batch that the first run
     under this id staged. Spark's exceptions pass through."""
-    own = connection_options(given) | options
+    own = source_options(given) | options
     own |= {"stagingDir": given.staging, "producerId": given.id, "resume": str(given.resume).lower()}
     batches = StagedBatches(connect_staging(parse_write_options(own)), given.id)
     was_complete = batches.is_done(0)
@@ -226,9 +220,8 @@ def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -
     settled = batches.load(0) or Manifest("", ())
     if was_complete:
         job.report(f"{given.id} was already complete: nothing was written now")
-    streams = len(settled.by_stream())
-    summary: dict[str, object] = {"messages": settled.rows, "streams": streams, "id": given.id}
-    return summary | ({"already_complete": "true"} if was_complete else {})
+    told = {"already_complete": "true"} if was_complete else {}
+    return {"messages": settled.rows, "streams": len(settled.by_stream()), "id": given.id} | told
 
 
 def find_java() -> None:

@@ -138,14 +138,19 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
+def crossed(starts: Positions, ends: Positions) -> list[str]:
+    """Return the streams whose start lies past their end, in one incarnation."""
+    both = sorted(starts.keys() & ends.keys())
+    alike = [name for name in both if starts[name].incarnation == ends[name].incarnation]
+    return [name for name in alike if is_past(starts[name].offset, ends[name].offset)]
+
+
 def not_before(start: Progress, look: Look) -> Look:
     """Return the query's target `look`, with tails moved forward to `start` where an earlier run planned to
     read beyond it. Used by a query that reads only messages that existed when it began."""
-    heads = dict(look.heads)
-    for name, head in look.heads.items():
-        before = start.positions.get(name, head.tail)
-        if before.incarnation == head.tail.incarnation and is_past(before.offset, head.tail.offset):
-            heads[name] = replace(head, tail=before)
+    heads, tails = dict(look.heads), {name: head.tail for name, head in look.heads.items()}
+    for name in crossed(start.positions, tails):
+        heads[name] = replace(heads[name], tail=start.positions[name])
     return replace(look, heads=heads)
 
 

@@ -6,13 +6,7 @@ import dataclasses
 import re
 
 import pyspark
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from tidemark.cold_start import forget_archives
@@ -32,7 +26,7 @@ def spark_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-class TidemarkSource(DataSource):
+class TidemarkSource(datasource.DataSource):
     """Creates readers and writers, and checks their options."""
 
     @classmethod
@@ -45,7 +39,7 @@ class TidemarkSource(DataSource):
         forget_archives()
         return render_schema(columns_of(self.options))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         return BatchReader(self.read_options(schema, streaming=False))
 
     def read_options(self, schema: StructType, *, streaming: bool) -> ReadOptions:
@@ -61,7 +55,7 @@ class TidemarkSource(DataSource):
         options = parse_read_options(self.options, streaming=streaming, faults=faults)
         return dataclasses.replace(options, columns=tuple(wanted))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         options = self.read_options(schema, streaming=True)
         if spark_version() >= (4, 2):
             from tidemark.spark.queries.streaming_4_2 import AdmittedStreamReader
@@ -71,13 +65,13 @@ class TidemarkSource(DataSource):
 
     # Imported only for a write: each query, and each batch of a streaming query, starts a process that
     # imports this module.
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         from tidemark.spark.writer.writers import BatchWriter, plan_write
 
         forget_archives()
         return BatchWriter(plan_write(self.options, schema, overwrite=overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
         from tidemark.spark.writer.writers import StreamWriter, plan_write
 
         return StreamWriter(plan_write(self.options, schema, overwrite=overwrite, streaming=True))

@@ -143,9 +143,7 @@ class BucketStaging:
         try:
             self._client.put_object(**self._at(name), Body=data, IfNoneMatch="*")
         except ClientError as fault:
-            if _code(fault) not in _TAKEN:
-                raise
-            existing = self.get(name)
+            existing = self.get(name) if _code(fault) in _TAKEN else None
             if existing is None:
                 raise
             return existing

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -30,7 +30,7 @@ from tidemark.spark.lake import LakeTable, reaches_in
 from tidemark.spark.lake_files import read_files
 from tidemark.spark.options import MEGABYTE, InvalidOptions
 from tidemark.spark.options.read import JSON_COLUMNS, ReadOptions, parse_read_options
-from tidemark.spark.progress import Offset, Positions, Progress, encode_offset
+from tidemark.spark.progress import Positions, Progress, encode_offset
 from tidemark.spark.queries import STREAM_BYTES, load_heads, plan_partitions, require_all
 from tidemark.spark.reach import Reach
 from tidemark.spark.readers import connect
@@ -51,18 +51,8 @@ class RowsDeleted(ValueError):
     """Another engine has deleted rows with delete files, which Spark's Parquet reader does not apply."""
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """First and last position of a read, in each stream with messages to read."""
-
-    starts: dict[str, Position] = field(default_factory=dict)
-    ends: dict[str, Position] = field(default_factory=dict)
-
-    def add(self, name: str, start: Position, end: Position) -> None:
-        self.starts[name], self.ends[name] = start, end
-
-    def encode(self) -> list[Offset]:
-        return [encode_offset(Progress(positions)) for positions in (self.starts, self.ends)]
+Stretch = dict[str, tuple[Position, Position]]
+"""First and last position of a read, in each stream with messages to read."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +69,19 @@ class WholePlan:
 
 
 class WholeRead:
-    """A read of the lake's current table and of the streams."""
+    """A read of the loaded table and of the streams. Raises InvalidOptions."""
 
     def __init__(self, spark: Any, table: Table, options: Mapping[str, Any], *, streaming: bool) -> None:
-        self.spark = spark
-        self.asked, self.options = _parse(options, streaming=streaming)
-        self.table, self.reader = table, connect(self.options.connection)
+        self.spark, self.table, self.asked = spark, table, options
+        own = {"startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp", "between"}
+        what = "is not for a whole read, which begins with the lake and ends at the tail"
+        faults = [f"{name} {what}" for name in options if name.lower() in own]
+        self.options = parse_read_options(options, streaming=streaming, faults=faults)
+        members = [name for name in self.options.columns if name in JSON_COLUMNS]
+        if members:
+            what = f"columns: a whole read has no {', '.join(members)}: use get_json_object on value"
+            raise InvalidOptions([what])
+        self.reader = connect(self.options.connection)
 
     def plan(self, *, deleted: bool) -> WholePlan:
         """Plan the read. Each named stream must exist or, with `deleted`, be in the table. Raises
@@ -100,7 +97,7 @@ class WholeRead:
         """Return the frames with the messages before the table's first offset and with the table's rows. The
         list is empty if there are no rows."""
         parts = []
-        if plan.before.ends:
+        if plan.before:
             parts.append(self.source_part(plan.before, columns))
         names = sorted({name for name, _ in plan.kept})
         bucket = self.options.connection.bucket
@@ -114,20 +111,22 @@ class WholeRead:
     def source_part(self, stretch: Stretch, columns: tuple[str, ...]) -> Any:
         """Return the frame with the messages of the stretch. The driver reads a small stretch, because Spark
         starts Python processes to plan and to run a scan of the data source."""
-        rows = self.read_small(stretch, columns)
+        starts = {name: start for name, (start, _) in stretch.items()}
+        ends = {name: end for name, (_, end) in stretch.items()}
+        rows = self.read_small(starts, ends, columns)
         if rows is not None:
             return self.spark.createDataFrame(rows)
-        own = {"columns": ",".join(columns), "between": json.dumps(stretch.encode())}
-        return self.spark.read.format("tidemark").options(**self.asked, **own).load()
+        between = json.dumps([encode_offset(Progress(starts)), encode_offset(Progress(ends))])
+        own = {"columns": ",".join(columns), "between": between}
+        return self.spark.read.format("tidemark").options(**self.asked).options(**own).load()
 
-    def read_small(self, stretch: Stretch, columns: tuple[str, ...]) -> pa.Table | None:
-        """Read a small stretch into memory. Returns None for a large one, and for messages so short that
-        their rows take much more memory than their bytes. Raises DataLoss."""
-        backlogs = (self.reader.backlog(stretch.starts[name], end) for name, end in stretch.ends.items())
+    def read_small(self, starts: Positions, ends: Positions, columns: tuple[str, ...]) -> pa.Table | None:
+        """Read the messages between the positions into memory if they are few. Returns None if not, or if
+        messages are so short that their rows take much more memory than their bytes. Raises DataLoss."""
+        backlogs = (self.reader.backlog(starts[name], end) for name, end in ends.items())
         if sum(max(STREAM_BYTES, backlog) for backlog in backlogs) > SMALL_BYTES:
             return None
-        options = replace(self.options, columns=columns)
-        parts = plan_partitions(options, self.reader, stretch.starts, stretch.ends)
+        parts = plan_partitions(replace(self.options, columns=columns), self.reader, starts, ends)
         batches, left = [], 4 * SMALL_BYTES
         for batch in self.reader.read_all(parts, columns):
             left -= batch.nbytes
@@ -184,7 +183,7 @@ def read_whole(
     columns = read.options.columns
     wanted = tuple(dict.fromkeys(columns + (_ORDER if ordered else ())))
     parts = read.lake_part(plan, wanted)
-    if plan.tail.ends or not parts:
+    if plan.tail or not parts:
         parts.append(read.source_part(plan.tail, wanted))
     whole = reduce(lambda one, other: one.unionByName(other), parts)
     return whole.orderBy(*_ORDER).select(*columns) if ordered else whole
@@ -204,10 +203,10 @@ def plan_whole(
         if reach is not None and (key[1] or end >= _place(name, reach.last)):
             living.add(key)
             if _place(name, begin.offset) < _place(name, reach.first):
-                before.add(name, begin, head.tail.at(reach.first))
+                before[name] = begin, head.tail.at(reach.first)
             begin = reached[name] = head.tail.at(reach.last)
         if _place(name, begin.offset) < end:
-            tail.add(name, begin, head.tail)
+            tail[name] = begin, head.tail
     kept = frozenset(mine) if deleted else frozenset(living)
     return WholePlan(kept, frozenset(reaches) - kept, before, reached, tail)
 
@@ -216,33 +215,12 @@ def as_of(table: Table, snapshot_id: int, asked: str) -> Table:
     """Return the loaded table as it was with the snapshot. `asked` begins the error text, and says who names
     the snapshot. Raises InvalidOptions."""
     if table.snapshot_by_id(snapshot_id) is None:
-        newest = sorted(table.snapshots(), key=lambda each: each.timestamp_ms, reverse=True)[:5]
-        listed = ", ".join(str(each.snapshot_id) for each in newest) or "none"
-        what = f"{'.'.join(table.name())} has no snapshot {snapshot_id}; its newest: {listed}"
+        newest = ", ".join(str(each.snapshot_id) for each in table.snapshots()[:-6:-1]) or "none"
+        what = f"{'.'.join(table.name())} has no snapshot {snapshot_id}; its newest: {newest}"
         raise InvalidOptions([f"{asked}: {what}"])
     pinned = copy(table)
     pinned.metadata = table.metadata.model_copy(update={"current_snapshot_id": snapshot_id})
     return pinned
-
-
-def _parse(options: Mapping[str, Any], *, streaming: bool) -> tuple[dict[str, str], ReadOptions]:
-    """Return the options as text without `columns`, for the data source, and the parsed options. Raises
-    InvalidOptions."""
-    asked = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
-    }
-    own = {"startingoffsets", "startingtimestamp", "endingoffsets", "endingtimestamp", "between"}
-    faults = [
-        f"{name} is not for a whole read, which begins with the lake and ends at the tail"
-        for name in asked
-        if name.lower() in own
-    ]
-    read = parse_read_options(asked, streaming=streaming, faults=faults)
-    members = [name for name in read.columns if name in JSON_COLUMNS]
-    if members:
-        what = f"columns: a whole read has no {', '.join(members)}: use get_json_object on value"
-        raise InvalidOptions([what])
-    return {name: value for name, value in asked.items() if name.lower() != "columns"}, read
 
 
 def _place(name: str, offset: str) -> int:
@@ -297,13 +275,13 @@ def stream_whole(
     table = LakeTable(catalog, catalog_properties or {}, lake).load()
     read = WholeRead(spark, table, options, streaming=True)
     note, written = (_Note(spark, f"{checkpoint}/tidemark-lake", name) for name in ("begin", "written"))
-    begin: str | bytes | None = note.load()
+    begin = note.load()
     if begin is None:
         if progress.batches_in(spark, f"{checkpoint}/offsets"):
             raise InvalidOptions([f"{checkpoint} is of a query that did not begin with the lake"])
-        begin = msgspec.json.encode(_Begin(table.metadata.current_snapshot_id, read.plan(deleted=deleted)))
+        begin = msgspec.json.encode((table.metadata.current_snapshot_id, read.plan(deleted=deleted)))
         note.save(begin)
-    snapshot_id, plan = msgspec.json.decode(begin, type=_Begin)
+    snapshot_id, plan = msgspec.json.decode(begin, type=tuple[int | None, WholePlan])
     columns = read.options.columns
     if written.load() is None:
         if snapshot_id is not None:
@@ -314,16 +292,9 @@ def stream_whole(
         written.save(b"{}")
     reached = encode_offset(Progress(plan.reached))
     own = {"columns": ",".join(columns), "between": json.dumps([reached, {}])}
-    source = spark.readStream.format("tidemark").options(**read.asked, **own).load()
+    source = spark.readStream.format("tidemark").options(**options).options(**own).load()
     following = source.writeStream.option("checkpointLocation", checkpoint)
     return following.foreachBatch(lambda rows, batch: write(rows, batch + 1))
-
-
-class _Begin(NamedTuple):
-    """The beginning of a streaming query: the table's snapshot, and the plan at that time."""
-
-    snapshot_id: int | None
-    plan: WholePlan
 
 
 class _Note:
@@ -331,15 +302,14 @@ class _Note:
     rename."""
 
     def __init__(self, spark: Any, directory: str, name: str) -> None:
-        self._jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to Hadoop
         self._path, self._files = progress.hadoop_path(spark, f"{directory}/{name}.json")
 
-    def load(self) -> str | None:
+    def load(self) -> bytes | None:
         if not self._files.exists(self._path):
             return None
         stream = self._files.open(self._path)
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return bytes(stream.readAllBytes())
         finally:
             stream.close()
 

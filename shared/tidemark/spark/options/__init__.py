@@ -85,15 +85,13 @@ class GivenOptions:
                 known[each.name] = self.parse(name, known.get(each.name, each.default), parse)
         return options(**known)
 
-    def finish(self) -> None:
-        if self.faults:
-            raise InvalidOptions(self.faults)
-
 
 def parse_whole(text: str, what: str, least: int = 0, most: int = sys.maxsize) -> int:
     """Parse a whole number. `what` describes the valid values in the error text."""
-    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise ValueError(f"must be {what}, got {text!r}")
+    if int(text) > most:
+        raise ValueError(f"must be at most {most}, got {text}")
     return int(text)
 
 
@@ -101,7 +99,7 @@ parse_size = partial(parse_whole, what="a whole number of bytes above 0", least=
 parse_seconds = partial(parse_whole, what="a whole number of seconds")
 
 
-def one_of(choices: Mapping[str, _T]) -> Callable[[str], _T]:
+def parser_of_words(choices: Mapping[str, _T]) -> Callable[[str], _T]:
     """Return the parser of a word, in any case."""
 
     def parse(text: str) -> _T:
@@ -112,7 +110,7 @@ def one_of(choices: Mapping[str, _T]) -> Callable[[str], _T]:
     return parse
 
 
-parse_boolean = one_of({"true": True, "false": False})
+parse_boolean = parser_of_words({"true": True, "false": False})
 #: Characters that need no percent-encoding in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
 #: The URL path of the plain surface, whose streams have no bucket.
@@ -124,7 +122,7 @@ class Transport(Enum):
     HTTP = "http"
 
 
-parse_transport = one_of({each.value: each for each in Transport})
+parse_transport = parser_of_words({each.value: each for each in Transport})
 
 
 def parse_bucket(text: str) -> str:

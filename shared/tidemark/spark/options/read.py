@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from tidemark.spark.options import (
     MEGABYTE,
     ConnectionOptions,
     GivenOptions,
+    InvalidOptions,
     Transport,
     option,
     parse_boolean,
@@ -26,9 +27,6 @@ Where = str | int | Mapping[str, str]
 """One place for all streams: `earliest`, the first retained message; `latest`, the tail when the read is
 planned; or the first message written at a time in ms since 1970, or later. Or a mapping from stream to
 `earliest`, `latest` or an offset."""
-
-Side = Literal["starting", "ending"]
-SIDES: Final[tuple[Side, ...]] = ("starting", "ending")
 
 
 def parse_where(text: str) -> Where:
@@ -179,7 +177,8 @@ def parse_read_options(
         found = f"got {' and '.join(names) or 'neither'}"
         asked.faults.append(f"give either subscribe (or load('stream')) or subscribePattern, {found}")
     _check_boundaries(asked, options, streaming=streaming)
-    asked.finish()
+    if asked.faults:
+        raise InvalidOptions(asked.faults)
     return options
 
 
@@ -212,7 +211,7 @@ def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: b
         asked.faults.append("endingOffsets must be latest or JSON: with earliest the read would be empty")
     if not streaming and options.starting == "latest":
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
-    for side, where in zip(SIDES, (options.starting, options.ending), strict=True):
+    for side, where in (("starting", options.starting), ("ending", options.ending)):
         named = where if isinstance(where, Mapping) and (options.names or options.pattern) else ()
         strangers = sorted(name for name in named if not options.subscribes(name))
         if strangers:

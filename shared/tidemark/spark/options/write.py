@@ -15,10 +15,12 @@ from tidemark.spark.options import (
     MEGABYTE,
     ConnectionOptions,
     GivenOptions,
+    InvalidOptions,
     Transport,
     option,
     parse_boolean,
     parse_connection,
+    parse_size,
     parse_whole,
 )
 
@@ -34,9 +36,7 @@ def parse_staging_dir(text: str) -> str:
 
 
 parse_batch = partial(parse_whole, what="the number that foreachBatch gives")
-parse_append_size = partial(
-    parse_whole, what=f"at most {4 * MEGABYTE} bytes, the limit of one append", least=1, most=4 * MEGABYTE
-)
+parse_append_size = partial(parse_size, most=4 * MEGABYTE)
 
 
 def parse_producer_id(text: str) -> str:
@@ -88,5 +88,6 @@ def parse_write_options(
     if options.batch is not None and not options.producer_id:
         asked.faults.append("batch needs producerId, the id of the writes that it numbers")
     asked.faults += faults_of(options)
-    asked.finish()
+    if asked.faults:
+        raise InvalidOptions(asked.faults)
     return options

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Final
 
 from tidemark.spark.options import InvalidOptions
-from tidemark.spark.options.read import SIDES, ReadOptions, Side
-from tidemark.spark.progress import Look, Positions, Progress, decode_offset, everything_until
+from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.progress import Look, Positions, Progress, crossed, decode_offset, everything_until
 from tidemark.spark.readers import connect, port
 
 #: Least size of a stream in a pack: the bytes that a task reads in the time for opening a stream.
@@ -46,7 +46,7 @@ def require_all(
 
 
 def positions_of(
-    side: Side, options: ReadOptions, reader: port.Reader, heads: Mapping[str, port.Head]
+    side: str, options: ReadOptions, reader: port.Reader, heads: Mapping[str, port.Head]
 ) -> dict[str, port.Position]:
     """Return the position at which the read of each stream begins or ends. Raises InvalidOptions for invalid
     offsets, and DataLoss for an offset that is no longer retained."""
@@ -65,7 +65,7 @@ def pin_positions(
     InvalidOptions with all invalid offsets."""
     found: list[Positions] = []
     faults: list[str] = []
-    for side in SIDES:
+    for side in ("starting", "ending"):
         try:
             found.append(positions_of(side, options, reader, heads))
         except InvalidOptions as fault:
@@ -73,13 +73,10 @@ def pin_positions(
     if faults:
         raise InvalidOptions(faults)
     starts, ends = found
-    crossed = [
-        f"startingOffsets: {name}: {starts[name].offset} lies beyond the end of the read, {end.offset}"
-        for name, end in sorted(ends.items())
-        if port.is_past(starts[name].offset, end.offset)
-    ]
-    if crossed:
-        raise InvalidOptions(crossed)
+    beyond = "startingOffsets: {}: {} lies beyond the end of the read, {}"
+    faults = [beyond.format(name, starts[name].offset, ends[name].offset) for name in crossed(starts, ends)]
+    if faults:
+        raise InvalidOptions(faults)
     return starts, ends
 
 

@@ -11,20 +11,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from tidemark.cold_start import forget_archives
+from tidemark.spark import queries
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.progress import Look, Offset, Positions, decode_offset, encode_offset
-from tidemark.spark.queries import (
-    Driver,
-    load_heads,
-    pack,
-    pin_positions,
-    plan_partitions,
-    require_all,
-    within_limit,
-)
+from tidemark.spark.progress import Look, Offset, Positions, crossed, decode_offset, encode_offset
 from tidemark.spark.readers import connect
-from tidemark.spark.readers.port import Reader, StreamPartition, is_past
+from tidemark.spark.readers.port import Reader, StreamPartition
 
 
 @dataclass(frozen=True)
@@ -40,6 +32,11 @@ class PartitionReader:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
+    def packs(self, reader: Reader, starts: Positions, ends: Positions) -> list[InputPartition]:
+        """Plan the tasks that read the messages between the positions."""
+        planned = queries.plan_partitions(self._options, reader, starts, ends)
+        return [PackedPartition(parts) for parts in queries.pack(planned, self._options.bytes_per_partition)]
+
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of a pack's streams. Rows of small streams share Arrow batches."""
         forget_archives()
@@ -52,22 +49,17 @@ class PartitionReader:
 
 class BatchReader(PartitionReader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
-        reader = connect(self._options.connection)
-        starts, ends = _bounds(self._options, reader)
-        planned = plan_partitions(self._options, reader, starts, ends)
-        packs = [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]
+        options = self._options
+        reader = connect(options.connection)
+        if options.between is None:
+            heads = queries.load_heads(options, reader)
+            queries.require_all(options, reader, heads)
+            starts, ends = queries.pin_positions(options, reader, heads)
+        else:
+            starts, ends = (decode_offset(offset).positions for offset in options.between)
+            ends = {name: end for name, end in ends.items() if options.subscribes(name)}
         # For an empty list Spark would pass None as a partition.
-        return packs or [PackedPartition(())]
-
-
-def _bounds(options: ReadOptions, reader: Reader) -> tuple[Positions, Positions]:
-    """Return the positions at which the read begins and ends in each stream."""
-    if options.between is None:
-        heads = load_heads(options, reader)
-        require_all(options, reader, heads)
-        return pin_positions(options, reader, heads)
-    starts, ends = (decode_offset(offset).positions for offset in options.between)
-    return starts, {name: end for name, end in ends.items() if options.subscribes(name)}
+        return self.packs(reader, starts, ends) or [PackedPartition(())]
 
 
 class StreamReaderBase(PartitionReader, DataSourceStreamReader):
@@ -83,8 +75,8 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
         return {"_options": self._options}
 
     @cached_property
-    def driver(self) -> Driver:
-        return Driver(self._options)
+    def driver(self) -> queries.Driver:
+        return queries.Driver(self._options)
 
     def initialOffset(self) -> Offset:
         """Return the same offset each time: Spark 4.0 asks again after the end of the first batch is
@@ -96,22 +88,10 @@ class StreamReaderBase(PartitionReader, DataSourceStreamReader):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         starts, ends = decode_offset(start).positions, decode_offset(end).positions
         if start == self._initial and self._options.starting != "earliest":
-            starts = not_beyond(ends, starts)
-        planned = plan_partitions(self._options, self.driver.reader, starts, ends)
-        return [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]
-
-
-def not_beyond(ends: Positions, starts: Positions) -> Positions:
-    """Return the starts of the first batch, at most its ends. After a crash Spark asks for `starts` again. By
-    then a tail may be beyond the batch's end, and the batch has no message of that stream."""
-    crossed = {
-        name: end
-        for name, end in ends.items()
-        if (start := starts.get(name)) is not None
-        and start.incarnation == end.incarnation
-        and is_past(start.offset, end.offset)
-    }
-    return {**starts, **crossed}
+            # After a crash Spark asks for the start of the first batch again. By then a tail may be beyond
+            # the batch's end, and the batch has no message of that stream.
+            starts = {**starts, **{name: ends[name] for name in crossed(starts, ends)}}
+        return self.packs(self.driver.reader, starts, ends)
 
 
 class StreamReader(StreamReaderBase):
@@ -140,7 +120,7 @@ class StreamReader(StreamReaderBase):
         ends = self.driver.everything_from(begin)
         if ends is begin:
             return last
-        return encode_offset(within_limit(self._options, self.driver.reader, begin, ends))
+        return encode_offset(queries.within_limit(self._options, self.driver.reader, begin, ends))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._last = end

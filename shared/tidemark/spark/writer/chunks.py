@@ -77,10 +77,9 @@ class Chunker:
             self.rows_by_stream[stream] += len(some)
             own_rows = rows if len(some) == len(rows) else some.to_pylist()
             self.checksum += sum(map(crc32, own_rows, repeat(crc32(stream.encode()))))
-            size = some.nbytes
             pending.pieces.append(some)
-            pending.size += size
-            self._held += size
+            pending.size += some.nbytes
+            self._held += some.nbytes
             if pending.size >= self.bytes_per_append:
                 self._flush(stream, keep_last=True)
         self._rows += len(values)

@@ -60,12 +60,8 @@ class AppendRun(msgspec.Struct, frozen=True, array_like=True):
         return (self.stream, self.file, self.start + self.length) == (other.stream, other.file, other.start)
 
     def with_next(self, other: AppendRun) -> AppendRun:
-        return msgspec.structs.replace(
-            self,
-            length=self.length + other.length,
-            appends=self.appends + other.appends,
-            rows=self.rows + other.rows,
-        )
+        length, appends = self.length + other.length, self.appends + other.appends
+        return AppendRun(self.stream, self.file, self.start, length, appends, self.rows + other.rows)
 
 
 class Fingerprint(msgspec.Struct, frozen=True):

@@ -63,9 +63,7 @@ def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool, 
     if overwrite:
         faults.append("overwrite is refused: a stream is only ever appended to; use mode append")
     kinds = {field.name: field.dataType for field in schema.fields}
-    wanted: list[tuple[str, tuple[type, ...], str]] = [
-        (options.value_column, (StringType, BinaryType), "text or binary")
-    ]
+    wanted: list[Any] = [(options.value_column, (StringType, BinaryType), "text or binary")]
     if options.stream_column:
         wanted.append((options.stream_column, (StringType,), "text"))
     for column, types, words in wanted:
@@ -152,10 +150,7 @@ class StagedWrite:
             streams: pa.Array | str = self.options.stream or ""
             if self.stream_index is not None:
                 streams = pa.array([row[self.stream_index] for row in some], pa.string())
-            values = [row[self.value_index] for row in some]
-            # Spark gives binary values as byte arrays.
-            plain = [bytes(value) if isinstance(value, bytearray) else value for value in values]
-            yield streams, pa.array(plain, kind)
+            yield streams, pa.array([row[self.value_index] for row in some], kind)
 
     def producer_id(self, query: str) -> str:
         return self.options.producer_id or query
