@@ -106,9 +106,8 @@ class Queries(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def plan(self) -> None:
         start = progress.decode_offset(json.loads(self.committed))
-        look = (
-            self.driver.look(fresh=True) if self.pinned is None else progress.not_before(start, self.pinned)
-        )
+        pinned = self.pinned
+        look = self.driver.look(fresh=True) if pinned is None else progress.not_before(start, pinned)
         ends = progress.everything_until(self.options(), start, look)
         if ends is not start:
             ends = within_limit(self.options(), self.bucket, start, ends)
@@ -118,9 +117,8 @@ class Queries(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def commit(self) -> None:
         """What was read counts now. A stream that ended meanwhile took the rest with it."""
-        starts, ends = (
-            progress.decode_offset(json.loads(text)) for text in (self.committed, self.planned or "")
-        )
+        texts = self.committed, self.planned or ""
+        starts, ends = (progress.decode_offset(json.loads(text)) for text in texts)
         for part in plan_partitions(self.options(), self.bucket, starts.positions, ends.positions):
             self.read.update(self.bucket.messages(part))
         self.committed, self.planned = self.planned or "", None
@@ -152,9 +150,8 @@ class Queries(stateful.RuleBasedStateMachine):
             self.commit()
             self.now_ms += 3_600_000
         kept = progress.decode_offset(json.loads(self.committed)).positions
-        assert not [
-            name for name in kept if name not in self.bucket.streams or self.bucket.streams[name].closed
-        ]
+        streams = self.bucket.streams
+        assert not [name for name in kept if name not in streams or streams[name].closed]
 
 
 def test_each_message_is_read_once_while_ended_streams_are_forgotten() -> None:

@@ -148,14 +148,12 @@ def test_connection_options_default_to_the_environment() -> None:
         "AWS_REGION": "r",
         "AWS_ENDPOINT_URL_DYNAMODB": "http://d",
     }
-    origin = parse_read_options(
-        TABLE | {"table": "mine"}, streaming=False, environment=environment
-    ).connection
+    given = TABLE | {"table": "mine"}
+    origin = parse_read_options(given, streaming=False, environment=environment).connection
     assert (origin.table, origin.blob_bucket, origin.region) == ("mine", "b", "r")
     assert (origin.transport, origin.dynamodb_endpoint) == (Transport.DYNAMODB, "http://d")
-    http = parse_read_options(
-        HTTP | {"bucket": "some-bucket", "token": "secret"}, streaming=False, environment={}
-    ).connection
+    given = HTTP | {"bucket": "some-bucket", "token": "secret"}
+    http = parse_read_options(given, streaming=False, environment={}).connection
     assert http.transport is Transport.HTTP
     assert http.stream_url("a b/ü") == "http://h/some-bucket/a%20b/%C3%BC"
     assert "secret" not in repr(http)

@@ -39,6 +39,11 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
 
 
+@pytest.fixture
+def life(spark: Any, world: World, jobs: Jobs, lake: Lake, name: str) -> "Life":
+    return Life(spark, world, jobs, lake, name)
+
+
 @dataclass
 class Generation:
     """One of the streams of a name: its messages, which are numbers, how many of them the lake has, and how
@@ -57,8 +62,8 @@ class Generation:
 class Life:
     """Streams of a bucket of their own, and what they have had."""
 
-    def __init__(self, world: World, jobs: Jobs, lake: Lake, directory: Path, bucket: str) -> None:
-        self.world, self.jobs, self.lake = world, jobs, lake
+    def __init__(self, spark: Any, world: World, jobs: Jobs, lake: Lake, bucket: str) -> None:
+        self.spark, self.world, self.jobs, self.lake = spark, world, jobs, lake
         self.bucket, self.names = bucket, ("chat", "log")
         self.process = world.process()
         self.process.stores.packing = SMALL
@@ -102,8 +107,14 @@ class Life:
             stream.trimmed = stream.archived
             trim_below(self.process.stores, self.key(name), stream.place(stream.trimmed))
 
+    def begin(self, messages: int, *where: str) -> None:
+        """Each stream has some, and the lake has these."""
+        for name in self.names:
+            self.append(name, messages)
+        self.archive(*where)
+
     def archive(self, *where: str) -> None:
-        code, _, err = self.jobs.start(*self._archive, *where)
+        code, _, err = self.jobs.start(*self._archive, *(where or self.jobs.where))
         assert code in (Exit.DONE, Exit.DATA_LOST), err
         for stream in self.living.values():
             stream.archived = len(stream.values)
@@ -121,27 +132,27 @@ class Life:
             found.setdefault(name, []).extend(stream.values)
         return {name: sorted(values) for name, values in found.items() if values}
 
+    def whole(self, *, url: str = "", **how: Any) -> Any:
+        where = {"url": url} if url else table_options(self.world)
+        how |= where | {"bucket": self.bucket, "subscribePattern": ".*"}
+        return plans.read_whole(self.spark, "lake.messages", catalog_properties=self.lake.properties, **how)
+
     def by_http(self, url: str, name: str) -> list[int]:
         """What a client reads of it."""
         values: list[int] = []
-        offset, up_to_date = "-1", "false"
-        while up_to_date != "true":
+        offset, is_at_tail = "-1", False
+        while not is_at_tail:
             answer = urllib3.request("GET", f"{url}/{self.bucket}/{name}?offset={offset}")
             assert answer.status == 200, answer.data
             values += orjson.loads(answer.data)
-            offset, up_to_date = (
-                answer.headers["Stream-Next-Offset"],
-                answer.headers.get("Stream-Up-To-Date", ""),
-            )
+            offset, is_at_tail = answer.headers["Stream-Next-Offset"], "Stream-Up-To-Date" in answer.headers
         return values
 
 
 def by_stream(frame: Any) -> dict[str, list[int]]:
     """The messages of each stream, in order within each of its incarnations. Later ones are larger numbers
     here, and the incarnations are in their order."""
-    rows = sorted(
-        frame.collect(), key=lambda row: (row["stream"], row["incarnation"], row["offset"], row["position"])
-    )
+    rows = sorted(frame.select("stream", "incarnation", "offset", "position", "value").collect())
     found: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         found.setdefault((row["stream"], row["incarnation"]), []).append(int(row["value"]))
@@ -153,70 +164,45 @@ def by_stream(frame: Any) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize(("seed", "archived_by"), [(23, "table"), (11, "http")])
 def test_each_message_is_there_once_in_any_life_of_streams(
-    spark: Any,
-    world: World,
-    server: Any,
-    jobs: Jobs,
-    lake: Lake,
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
-    archived_by: str,
+    life: Life, server: Any, monkeypatch: pytest.MonkeyPatch, seed: int, archived_by: str
 ) -> None:
+    """Whether the driver reads what the lake lacks, or Spark's tasks."""
     random = Random(seed)
-    life = Life(world, jobs, lake, tmp_path, name)
-    over_http = {"url": server.url, "bucket": life.bucket, "subscribePattern": ".*"}
-    over_table = table_options(world) | {"bucket": life.bucket, "subscribePattern": ".*"}
-    where = jobs.where if archived_by == "table" else ["--url", server.url]
+    where = life.jobs.where if archived_by == "table" else ["--url", server.url]
     steps: list[Callable[[str], None]] = [
         *[lambda stream: life.append(stream, random.randint(1, 4))] * 5,
         *[lambda _: life.archive(*where)] * 3,
         *[life.delete, life.trim] * 2,
         life.close,
-        lambda _: lake.rewrite(),
+        lambda _: life.lake.rewrite(),
         lambda _: life.sweep(),
     ]
     random.shuffle(steps)
-    for stream in life.names:
-        life.append(stream, 2)
-    life.archive(*where)
+    life.begin(2, *where)
     for number, step in enumerate(steps):
         monkeypatch.setattr(plans, "SMALL_BYTES", number % 2 * 2**24)
         step(random.choice(life.names))
         deleted = number % 3 == 2
-        for options in (over_table, over_http):
-            frame = plans.read_whole(
-                spark, "lake.messages", catalog_properties=lake.properties, deleted=deleted, **options
-            )
-            assert by_stream(frame) == life.expected(deleted=deleted), number
+        for url in ("", server.url):
+            assert by_stream(life.whole(url=url, deleted=deleted)) == life.expected(deleted=deleted), number
         for stream, generation in life.living.items():
             assert life.by_http(server.url, stream) == generation.values[generation.trimmed :]
 
 
-def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
-    spark: Any, world: World, jobs: Jobs, lake: Lake, name: str, tmp_path: Path
-) -> None:
+def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(life: Life) -> None:
     """Messages and commits that come after a frame are not in it."""
-    life = Life(world, jobs, lake, tmp_path, name)
-    for stream in life.names:
-        life.append(stream, 3)
-    life.archive(*jobs.where)
-    options: dict[str, Any] = table_options(world) | {"bucket": name, "subscribePattern": ".*"}
-
-    def whole(**how: Any) -> Any:
-        return plans.read_whole(spark, "lake.messages", catalog_properties=lake.properties, **how, **options)
-
+    lake, whole = life.lake, life.whole
+    life.begin(3)
     life.append("chat", 2)
     pinned, expected = whole(), life.expected(deleted=False)
     life.append("chat", 1)
-    life.archive(*jobs.where)
+    life.archive()
     assert by_stream(pinned) == expected
     for place in lake.directory.rglob("reach-*"):
         place.unlink()
     assert by_stream(whole()) == life.expected(deleted=False), "of a table that does not say its reach"
     life.append("log", 1)
-    life.archive(*jobs.where)
+    life.archive()
     assert list(lake.directory.rglob("reach-*")), "the next commit says it"
     assert by_stream(whole()) == life.expected(deleted=False)
     ids = [each.snapshot_id for each in lake.table.snapshots()]
@@ -230,31 +216,22 @@ def test_a_frame_is_pinned_and_a_table_that_does_not_say_its_reach_is_measured(
 
 
 def test_a_small_tail_has_the_same_rows_and_types_whoever_reads_it(
-    spark: Any,
-    world: World,
-    jobs: Jobs,
-    lake: Lake,
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    life: Life, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver reads it in any time zone, without a scan, unless its messages are very short."""
-    life = Life(world, jobs, lake, tmp_path, name)
-    life.append("chat", 3)
-    life.archive(*jobs.where)
+    life.begin(3)
     life.append("chat", 2)
-    options: dict[str, Any] = table_options(world) | {"bucket": name, "subscribe": "chat"}
     monkeypatch.setattr(plans, "STREAM_BYTES", 1)
     found = []
     for size, zone in ((plans.SMALL_BYTES, "America/St_Johns"), (50, "UTC"), (0, "UTC")):
         monkeypatch.setattr(plans, "SMALL_BYTES", size)
         spark.conf.set("spark.sql.session.timeZone", zone)
-        frame = plans.read_whole(spark, "lake.messages", catalog_properties=lake.properties, **options)
+        frame = life.whole()
         scans = "BatchScan tidemark" in frame._jdf.queryExecution().executedPlan().toString()
         found.append((scans, frame.schema, sorted(frame.collect())))
     assert [scans for scans, _, _ in found] == [False, True, True]
     assert found[0][1:] == found[1][1:] == found[2][1:]
-    assert len(found[0][2]) == 5
+    assert len(found[0][2]) == 8
 
 
 def test_the_bucket_of_rows_is_looked_at_where_statistics_do_not_tell_it(lake: Lake) -> None:
@@ -269,14 +246,12 @@ def test_the_bucket_of_rows_is_looked_at_where_statistics_do_not_tell_it(lake: L
         assert not plans._is_all(b"v1", 1, other)
 
 
-@pytest.fixture
-def few_rows_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.spark.lake_files.ROW_GROUP_BYTES", 4096)
-
-
-def test_a_scan_for_one_stream_opens_few_files_and_row_groups(lake: Lake, few_rows_a_group: None) -> None:
+def test_a_scan_for_one_stream_opens_few_files_and_row_groups(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its name is found by the bounds of files, also where all names begin alike, and by those of row
     groups."""
+    monkeypatch.setattr("tidemark.spark.lake_files.ROW_GROUP_BYTES", 4096)
     table = lake.ensured()
     wanted = "a-name-that-begins-like-all-others-0333"
     names = [f"{wanted[:-4]}{number:04}" for number in range(400)]
@@ -307,31 +282,27 @@ def test_a_scan_for_one_stream_opens_few_files_and_row_groups(lake: Lake, few_ro
 
 
 def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
-    spark: Any, world: World, jobs: Jobs, lake: Lake, name: str, tmp_path: Path
+    life: Life, spark: Any, tmp_path: Path
 ) -> None:
     """Its first batch is repeated after a crash with the rows that it had, though the lake has more now."""
-    life = Life(world, jobs, lake, tmp_path, name)
-    for stream in life.names:
-        life.append(stream, 3)
-    life.archive(*jobs.where)
+    life.begin(3)
     life.append("chat", 2)
     batches: dict[int, list[int]] = {}
-    options: dict[str, Any] = table_options(world) | {"bucket": name, "subscribePattern": ".*"}
+    options: dict[str, Any] = table_options(life.world) | {"bucket": life.bucket, "subscribePattern": ".*"}
 
     def write(rows: Any, batch: int) -> None:
         batches[batch] = sorted(int(row["value"]) for row in rows.collect())
         if fails.pop(0):
             raise OSError("the target is away")
 
-    def run() -> None:
-        query = plans.stream_whole(
-            spark,
-            "lake.messages",
-            write,
-            str(tmp_path / "query"),
-            catalog_properties=lake.properties,
-            **options,
+    def streaming(name: str) -> Any:
+        place = str(tmp_path / name)
+        return plans.stream_whole(
+            spark, "lake.messages", write, place, catalog_properties=life.lake.properties, **options
         )
+
+    def run() -> None:
+        query = streaming("query")
         started(lambda: query.trigger(availableNow=True).start().awaitTermination())
 
     fails = [True, False, False, False]
@@ -339,7 +310,7 @@ def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
         run()
     first = dict(batches)
     life.append("log", 1)
-    life.archive(*jobs.where)
+    life.archive()
     run()
     assert first[0] == batches[0]
     assert (len(batches[0]), len(batches[1])) == (6, 3)
@@ -350,14 +321,7 @@ def test_a_streaming_query_begins_with_the_lake_and_each_batch_keeps_its_rows(
     assert (sorted(batches), fails) == ([0, 1, 2], [])
     (tmp_path / "other" / "offsets" / "0").mkdir(parents=True)
     with pytest.raises(InvalidOptions, match="of a query that did not begin with the lake"):
-        plans.stream_whole(
-            spark,
-            "lake.messages",
-            write,
-            str(tmp_path / "other"),
-            catalog_properties=lake.properties,
-            **options,
-        )
+        streaming("other")
 
 
 def head(name: str, tail: int, incarnation: str = "i", earliest: int = 0) -> Head:

@@ -96,9 +96,7 @@ class WholeRead:
     def lake_part(self, plan: WholePlan, columns: tuple[str, ...]) -> list[Any]:
         """Return the frames with the messages before the table's first offset and with the table's rows. The
         list is empty if there are no rows."""
-        parts = []
-        if plan.before:
-            parts.append(self.source_part(plan.before, columns))
+        parts = [self.source_part(plan.before, columns)] if plan.before else []
         names = sorted({name for name, _ in plan.kept})
         bucket = self.options.connection.bucket
         # An archived stream without messages has a reach but no file.
