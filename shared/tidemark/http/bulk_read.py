@@ -28,7 +28,7 @@ from tidemark.service.read import Reading, read_each
 
 router: Final = APIRouter(tags=["catalog"])
 MAX_READS: Final = 1_000
-#: The most bytes of a response. Base64 of it must fit a Lambda response of 6 MB.
+#: The most bytes of a response, so that its base64 fits a Lambda response of 6 MB.
 ANSWER_BYTES: Final = 4 * 1024 * 1024
 #: The size of a page. A page with a larger message has this message alone.
 _EACH_BYTES: Final = 256 * 1024

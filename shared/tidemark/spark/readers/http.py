@@ -284,7 +284,7 @@ class HttpReader:
             self.lost[key] = self.lost.get(key, 0) + (port.bytes_between(start, end) or 0)
 
     def _places(self, partition: port.StreamPartition, page: HttpPage, end: str) -> PagePlaces | None:
-        """Return the places of the page's messages; None if the server does not tell them. Raises
+        """Return the places of the page's messages; None if the server's offsets are opaque. Raises
         _PageGone."""
         if not port.bytes_between(page.start, page.end):
             return None
@@ -305,8 +305,8 @@ class HttpReader:
         return places
 
     def _load_times(self, name: str, page: HttpPage, places: PagePlaces) -> None:
-        """Load the times of a page. They must be of the page's incarnation, because another incarnation has
-        other messages at these offsets. Raises _PageGone."""
+        """Load the times of a page. Times of another incarnation would be of other messages. Raises
+        _PageGone."""
         while port.is_past(page.end, places.end):
             try:
                 reply, incarnation = self._ask_times(name, places.end)

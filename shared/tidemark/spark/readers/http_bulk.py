@@ -95,7 +95,7 @@ class BulkReads:
         except HttpFault:
             self.is_offered = False  # A read by itself repeats the request, and explains the error.
         except msgspec.DecodeError:
-            pass  # One of the messages has a lone surrogate escape (`protocol/json_text.py`).
+            pass  # A message has a lone surrogate escape (`protocol/json_text.py`).
         return []
 
 
