@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemark.http import dependencies
-from tidemark.http.catalog import Offset, Path, TimesModel, shown_times
+from tidemark.http.catalog import PageOffset, Path, TimesModel, shown_times
 from tidemark.http.error_handlers import HAS_TOKEN, message_of
 from tidemark.http.requests import parse_page_start, parse_stream_parameter
 from tidemark.http.responses import page_etag
@@ -57,8 +57,8 @@ class PageModel(BaseModel):
     error: str | None = None
     content_type: str | None = None
     etag: Annotated[str | None, Field(description="The page's entity tag, as of a read.")] = None
-    offset: Annotated[Offset | None, Field(description="Where the page begins.")] = None
-    next_offset: Offset | None = None
+    offset: Annotated[PageOffset | None, Field(description="Where the page begins.")] = None
+    next_offset: PageOffset | None = None
     up_to_date: bool | None = None
     closed: bool | None = None
     messages: list[Any] | None = None

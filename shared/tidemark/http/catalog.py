@@ -33,7 +33,7 @@ router: Final = APIRouter(tags=["catalog"])
 _READ: Final = ["read"]
 _READ_STREAM: Final = [Security(dependencies.NAMED_STREAM, scopes=_READ)]
 
-Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
+PageOffset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
 Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]
 Path = Annotated[str, Field(description="The stream's path in its URL.", examples=["/v1/stream/chat/42"])]
 
@@ -44,7 +44,7 @@ class CompactionModel(BaseModel):
         Field(description="`last-by-key`: compaction keeps the last message of each key. Null: off."),
     ] = None
     compacted_offset: Annotated[
-        Offset | None, Field(description="Superseded messages before it are gone; null if none are gone.")
+        PageOffset | None, Field(description="Superseded messages before it are gone; null if none are gone.")
     ] = None
 
 
@@ -60,7 +60,7 @@ class ListedStream(StreamFields):
     """A stream in a listing (extensions §1.4)."""
 
     tail_offset: int
-    retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
+    retained_offset: Annotated[PageOffset, Field(description="The first offset that can be read.")]
     etag: Annotated[str, Field(description="The tail's entity tag, for `If-Match`.")]
     expires_at_ms: Annotated[
         int | None, Field(description="When the stream expires if nobody uses it; null: never.")
@@ -110,16 +110,16 @@ class ClosedBy(BaseModel):
 
 
 class ListedProducer(ClosedBy):
-    offset: Offset
+    offset: PageOffset
 
 
 class ForkedFrom(BaseModel):
     stream: Path
-    offset: Offset
+    offset: PageOffset
 
 
 class SnapshotModel(BaseModel):
-    offset: Offset
+    offset: PageOffset
     content_type: str
     bytes: int
     published_at_ms: Milliseconds
@@ -128,10 +128,10 @@ class SnapshotModel(BaseModel):
 class Stats(StreamFields):
     stream: Path
     bucket_id: str
-    tail_offset: Offset
-    retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
+    tail_offset: PageOffset
+    retained_offset: Annotated[PageOffset, Field(description="The first offset that can be read.")]
     packed_offset: Annotated[
-        Offset | None, Field(description="Messages before it are stored in packs; null if none are.")
+        PageOffset | None, Field(description="Messages before it are stored in packs; null if none are.")
     ]
     bytes: Annotated[
         int, Field(description="From the retained offset to the tail, compacted-away messages included.")
@@ -147,7 +147,7 @@ class Stats(StreamFields):
 
 
 class StartPointModel(BaseModel):
-    offset: Offset
+    offset: PageOffset
     messages: Annotated[int | None, Field(description="How many messages follow; null if not counted.")]
     complete: Annotated[bool, Field(description="False if the batches are too large to count them all.")]
 
@@ -155,15 +155,15 @@ class StartPointModel(BaseModel):
 class TimesModel(BaseModel):
     """The writes from `offset` to `end_offset`, in order. Each list has one member for each write."""
 
-    offset: Offset
-    end_offset: Annotated[Offset, Field(description="The next page's `offset`; the same at the tail.")]
+    offset: PageOffset
+    end_offset: Annotated[PageOffset, Field(description="The next page's `offset`; the same at the tail.")]
     times_ms: Annotated[list[Milliseconds], Field(description="The time of the write.")]
     messages: Annotated[list[int], Field(description="Messages of the write; appends if it is not JSON.")]
     bytes: Annotated[
         list[int], Field(description="The bytes of the write. A JSON message counts 1 more, for its comma.")
     ]
     message_ends: Annotated[
-        list[Offset] | None, Field(description="The end of each message, if `bytes` does not show it.")
+        list[PageOffset] | None, Field(description="The end of each message, if `bytes` does not show it.")
     ] = None
 
 

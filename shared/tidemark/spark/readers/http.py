@@ -29,7 +29,7 @@ from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
 from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers import port
-from tidemark.spark.readers.http_bulk import SMALL_BYTES, BulkReads
+from tidemark.spark.readers.http_bulk import TOGETHER_BYTES, BulkReads
 from tidemark.spark.readers.http_page import (
     HttpPage,
     PagePlaces,
@@ -229,8 +229,10 @@ class HttpReader:
         self, partitions: Sequence[port.StreamPartition], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Read small streams together, if the server has bulk reads."""
-        small = [part for part in partitions if self._bulk.is_offered and 0 < part.size <= SMALL_BYTES]
-        alone = [part for part in partitions if not (self._bulk.is_offered and 0 < part.size <= SMALL_BYTES)]
+        small = [part for part in partitions if self._bulk.is_offered and 0 < part.size <= TOGETHER_BYTES]
+        alone = [
+            part for part in partitions if not (self._bulk.is_offered and 0 < part.size <= TOGETHER_BYTES)
+        ]
         for each in self._bulk.read(small, columns):
             if isinstance(each, port.StreamPartition):
                 alone.append(each)

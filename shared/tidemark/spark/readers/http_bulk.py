@@ -25,7 +25,7 @@ from tidemark.spark.readers.port import StreamPartition, place_of
 
 _MOST_READS: Final = 1000
 #: The size of a stream that is read together with others: all its messages are in one page.
-SMALL_BYTES: Final = 256 * 1024
+TOGETHER_BYTES: Final = 256 * 1024
 
 
 class _Times(msgspec.Struct):
