@@ -328,16 +328,18 @@ def test_a_duplicate_is_a_success_in_an_epoch_that_was_given_and_anothers_in_one
             assert made.acknowledged == 1
 
 
-def test_retries_end_and_wait_as_long_as_the_server_asks() -> None:
+@pytest.mark.parametrize("lost_at", [[1.0] * 3, [1000.0]])
+def test_retries_end_and_wait_as_long_as_the_server_asks(lost_at: list[float]) -> None:
+    """After so many, or so much time."""
     made = batches(epoch=3)
     made.add(b"a", 0.0)
     batch = taken(made)
-    made.answered(batch, Reply(429, {"retry-after": "9"}), 0.0)
-    made.add(b"b", 0.0)
-    assert made.take(8.9) is None
-    assert 9 <= (made.next_at() or 0) <= 9 * 1.25
-    for _ in range(3):
-        made.answered(taken(made, 1000.0), LOST, 0.0)
+    made.answered(batch, Reply(429, {"retry-after": "9"}), 1.0)
+    made.add(b"b", 1.0)
+    assert made.take(9.9) is None
+    assert 10 <= (made.next_at() or 0) <= 1 + 9 * 1.25
+    for now in lost_at:
+        made.answered(taken(made, 1000.0), LOST, now)
     with pytest.raises(errors.UnconfirmedWrite):
         made.check()
 

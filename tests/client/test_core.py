@@ -23,6 +23,7 @@ AT_42 = {"stream-next-offset": "42"}
 LOST = Lost("ReadError")
 NOT_SENT = Lost("ConnectError", sent=False)
 LATE = Lost("ReadTimeout", is_late=True)
+SLOW = Lost("ReadTimeout", seconds=60.0)
 
 
 def protocol(content_type: str | None = "text/plain", retries: int = 2) -> Protocol:
@@ -210,7 +211,15 @@ def test_a_wait_for_a_server_is_logged_and_its_end_names_the_tries(caplog: pytes
         play(protocol(retries=3).head(), *[NOT_SENT] * 4)
     assert [line.getMessage() for line in caplog.records] == [f"HEAD {URL}: ConnectError; trying again"]
     [note] = failed.value.__notes__
-    assert note.startswith("It was tried 4 times, with pauses of ")
+    assert note.startswith("It was tried 4 times in ")
+
+
+@pytest.mark.parametrize("first", [SLOW, Reply(429, {"retry-after": "60"})])
+def test_retries_end_after_their_time_whether_tries_or_pauses_took_it(first: Reply | Lost) -> None:
+    for max_seconds, tries in ((59, 1), (119, 2)):
+        retry = Retry(initial_delay_seconds=1, max_seconds=max_seconds)
+        with pytest.raises(errors.StreamError, match="ReadTimeout|429"):
+            play(Protocol(URL, None, retry).head(), *[first] * tries)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
@@ -289,6 +298,7 @@ def test_delays_grow_to_their_maximum() -> None:
     ("options", "name"),
     [
         ({"max_retries": -1}, "max_retries"),
+        ({"max_seconds": -1}, "max_seconds"),
         ({"initial_delay_seconds": 0}, "initial_delay_seconds"),
         ({"max_delay_seconds": 0.01}, "max_delay_seconds"),
         ({"multiplier": 0.5}, "multiplier"),
@@ -380,7 +390,7 @@ FOLLOWED = [
      [page(b"", "0", UP), STREAM, events("a", 1, TAIL), *[LATE] * 5, STREAM, CLOSED % b"1",
       page(b"", "1", END)], [(b"", "0"), (b"a", "1"), (b"", "1")]),
     ("goes on after failures without end once it had an answer", follow("long-poll"),
-     [LOST, page(b"", "0", UP), *[LOST] * 50, *[Reply(503, {})] * 50, page(b"a", "1", END)],
+     [LOST, page(b"", "0", UP), *[SLOW] * 50, *[Reply(503, {})] * 50, page(b"a", "1", END)],
      [(b"", "0"), (b"a", "1")]),
     ("what is retained begins later", follow(gone="earliest"),
      [Reply(410, {}), Reply(200, AT_42 | {"stream-retained-offset": "40"}), page(b"cd", "42", END)],

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, nullcontext, suppress
+from datetime import timedelta
 from decimal import Decimal
 from itertools import count
 from types import SimpleNamespace
@@ -73,8 +74,8 @@ async def each(chunks: Iterator[Any] | AsyncIterator[Any]) -> AsyncIterator[Any]
             yield chunk
 
 
-def client_of(kind: Any, transport: Any = None) -> Any:
-    return (httpx.Client if kind is Stream else httpx.AsyncClient)(transport=transport)
+def client_of(kind: Any, transport: Any = None, **options: Any) -> Any:
+    return (httpx.Client if kind is Stream else httpx.AsyncClient)(transport=transport, **options)
 
 
 both = pytest.mark.parametrize("kind", [Stream, AsyncStream])
@@ -256,6 +257,41 @@ async def test_headers_and_parameters_are_made_for_each_request(tidemark_url: st
     await awaited(kind(f"{tidemark_url}/s?key=1", headers={"X-Token": made}, **options).read("5"))
     assert [header for header, _ in seen] == ["token 1", "token 2"]
     assert {url for _, url in seen} == {f"{tidemark_url}/s?key=1&p=a+b&offset=5"}
+
+
+@both
+@pytest.mark.parametrize(
+    ("of_client", "of_stream", "expected"),
+    [
+        ({"timeout": 2}, None, (2, 2, 47)),
+        ({"timeout": httpx.Timeout(None)}, None, (None, None, None)),
+        ({"timeout": 2}, timedelta(seconds=3), (3, 3, 48)),
+        ({}, 5, (5, 5, 50)),
+        ({}, None, (10, 30, 75)),  # httpx's default is no choice of the caller.
+    ],
+)
+@on_a_loop
+async def test_the_timeout_is_the_streams_or_the_clients_and_a_wait_is_longer(
+    kind: Any, of_client: Any, of_stream: Any, expected: tuple[float, ...]
+) -> None:
+    asked: list[dict[str, float]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.extensions["timeout"])
+        raise httpx.ReadTimeout("silence")
+
+    stream = kind(
+        "http://server/s",
+        timeout=of_stream,
+        client=client_of(kind, httpx.MockTransport(answer), **of_client),
+        retry=Retry(max_retries=0),
+    )
+    for live in (False, "long-poll"):
+        with pytest.raises(api.Unreachable, match="silence"):
+            await awaited(stream.read(live=live))
+    assert (asked[0]["connect"], *(each["read"] for each in asked)) == expected
+    with pytest.raises(ValueError, match="timeout is 0; it must be above 0, in seconds"):
+        kind("http://server/s", timeout=0)
 
 
 @both

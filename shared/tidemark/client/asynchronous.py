@@ -8,6 +8,7 @@ import os
 import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
+from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
@@ -55,8 +56,9 @@ class AsyncDriver:
         client: httpx.AsyncClient | None,
         headers: Mapping[str, wire.AsyncValue],
         params: Mapping[str, wire.AsyncValue],
+        seconds: float | None = None,
     ) -> None:
-        self._client, self._headers, self._params = client, headers, params
+        self._client, self._headers, self._params, self._seconds = client, headers, params, seconds
         self._open: httpx.Response | None = None
         self._pieces: AsyncIterator[bytes] | None = None
         self._follower: SocketFollower | None = None
@@ -94,12 +96,13 @@ class AsyncDriver:
             return await asyncio.sleep(effect.seconds)
         if isinstance(effect, Wait):
             return await self._wait(effect)
+        began = time.monotonic()
         try:
             if isinstance(effect, Request):
                 return await self._send(effect)
             return b"" if self._pieces is None else await anext(self._pieces, b"")
         except httpx.RequestError as error:
-            return wire.lost(error)
+            return wire.lost(error, time.monotonic() - began)
 
     async def _wait(self, wait: Wait) -> WaitResult:
         if self._client is not None and not wait.insists:
@@ -117,7 +120,8 @@ class AsyncDriver:
     async def _send(self, request: Request) -> Reply:
         await self._close()
         client = self._client or await _shared_client()
-        prepared = wire.request_of(client, request, await _values(self._headers), await _values(self._params))
+        values = await _values(self._headers), await _values(self._params)
+        prepared = wire.request_of(client, request, *values, self._seconds)
         began = time.monotonic()
         response = await client.send(prepared, stream=True, follow_redirects=False)
         for _ in wire.may_redirect(request):
@@ -130,7 +134,7 @@ class AsyncDriver:
         if request.streams and response.is_success:
             self._open, self._pieces = response, response.aiter_bytes()
             return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
-        body = wire.Body(request)
+        body = wire.Body(request, prepared.extensions["timeout"]["read"])
         try:
             async with contextlib.aclosing(response):
                 async for piece in response.aiter_bytes():
@@ -146,7 +150,7 @@ class AsyncDriver:
 
 
 async def _ask(client: httpx.AsyncClient, url: str) -> httpx.Response:
-    body = wire.Body(Request("GET", url, timeout_seconds=ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES))
+    body = wire.Body(Request("GET", url, max_bytes=MAX_ANSWER_BYTES), ASK_SECONDS)
     async with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
         async for piece in response.aiter_bytes():
             body.add(piece)
@@ -198,6 +202,7 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
         client: httpx.AsyncClient | None = None,
         retry: Retry | None = None,
         default: Default | None = None,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109 (of each request)
         **creation: Unpack[CreateOptions],
     ) -> Self:
         stream = cls(
@@ -208,6 +213,7 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
             client=client,
             retry=retry,
             default=default,
+            timeout=timeout,
         )
         await stream._driver().run(stream._protocol.create(**creation))
         return stream
@@ -246,7 +252,7 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
         return AsyncStopRequests(self._stop_signal())
 
     def _driver(self) -> AsyncDriver:
-        return AsyncDriver(self._client, self._headers, self._params)
+        return AsyncDriver(self._client, self._headers, self._params, self._timeout)
 
 
 class AsyncStopRequests:

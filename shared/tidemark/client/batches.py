@@ -81,6 +81,7 @@ class ProducerBatch:
     failures: int = 0
     #: An earlier try may have written the batch.
     may_be_written: bool = False
+    failed_at: float = 0.0
     ready_at: float = 0.0
     in_flight: bool = False
     #: At the last try, this was the first unacknowledged batch.
@@ -234,6 +235,7 @@ class Batches:
             why = self._not_written(batch, request, reply)
         # While an earlier batch has no answer, the close may be another client's: do not acknowledge.
         may_have_closed = isinstance(why, errors.StreamClosed) and batch.may_be_written
+        again_at = now + self._retry.delay(batch.failures, reply)
         if why is None or (may_have_closed and not batch.body and batch is self._unanswered[0]):
             assert isinstance(reply, Reply)
             self._acknowledge(batch, reply)
@@ -248,10 +250,11 @@ class Batches:
             current = why.headers["producer-epoch"]
             self.epoch = max(self.epoch, int(current) if current.isdecimal() else 0) + 1
             batch.tries = 0
-        elif passing(reply) and batch.failures < self._retry.max_retries:
+        elif passing(reply) and not self._retry.is_over(batch.failures, again_at - (batch.failed_at or now)):
             if not batch.failures:
                 warn_of_retry(request, reply)
-            batch.ready_at = now + self._retry.delay(batch.failures, reply)
+                batch.failed_at = now
+            batch.ready_at = again_at
             batch.failures += 1
             batch.may_be_written |= may_have_been_written(reply)
         else:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from datetime import timedelta
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
@@ -58,9 +59,14 @@ class BlockingDriver:
     socket at most."""
 
     def __init__(
-        self, client: httpx.Client | None, headers: Mapping[str, wire.Value], params: Mapping[str, wire.Value]
+        self,
+        client: httpx.Client | None,
+        headers: Mapping[str, wire.Value],
+        params: Mapping[str, wire.Value],
+        seconds: float | None = None,
     ) -> None:
         self._client, self._headers, self._params = client or _shared_client(), headers, params
+        self._seconds = seconds
         self._has_shared_client = client is None
         self._open: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
@@ -99,10 +105,11 @@ class BlockingDriver:
             return time.sleep(effect.seconds)
         if isinstance(effect, Wait):
             return self._wait(effect)
+        began = time.monotonic()
         try:
             return next(self._pieces, b"") if isinstance(effect, Receive) else self._send(effect)
         except httpx.RequestError as error:
-            return wire.lost(error)
+            return wire.lost(error, time.monotonic() - began)
 
     def _wait(self, wait: Wait) -> WaitResult:
         if not (self._has_shared_client or wait.insists):
@@ -114,7 +121,8 @@ class BlockingDriver:
 
     def _send(self, request: Request) -> Reply:
         self._close()
-        prepared = wire.request_of(self._client, request, _values(self._headers), _values(self._params))
+        values = _values(self._headers), _values(self._params)
+        prepared = wire.request_of(self._client, request, *values, self._seconds)
         began = time.monotonic()
         response = self._client.send(prepared, stream=True, follow_redirects=False)
         for _ in wire.may_redirect(request):
@@ -128,7 +136,7 @@ class BlockingDriver:
         if request.streams and response.is_success:
             self._open, self._pieces = response, response.iter_bytes()
             return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
-        body = wire.Body(request)
+        body = wire.Body(request, prepared.extensions["timeout"]["read"])
         try:
             with contextlib.closing(response):
                 for piece in response.iter_bytes():
@@ -170,7 +178,9 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
 
     `headers` and `params` are sent with every request; a value may be a function, called for each request.
     `client` is an `httpx.Client` of your own, for proxies, certificates or HTTP/2; without it all streams of
-    the process share a client. `default` converts a value that is not JSON, like orjson's `default`; dates,
+    the process share a client. `timeout`, in seconds, limits each step of a request: to connect, to send, and
+    to receive more of the answer. Without it the limits are those that you gave to `client`, or 30 s (10 s to
+    connect). A live read has 45 s more. `Retry` limits all tries of a call. `default` converts a value that is not JSON, like orjson's `default`; dates,
     times, UUIDs, enums and dataclasses need no conversion."""
 
     head = _blocking(Protocol.head)
@@ -192,6 +202,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         client: httpx.Client | None = None,
         retry: Retry | None = None,
         default: Default | None = None,
+        timeout: float | timedelta | None = None,
         **creation: Unpack[CreateOptions],
     ) -> Self:
         """Create the stream, or use the existing one if its configuration is the same. Raises StreamConflict
@@ -204,6 +215,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
             client=client,
             retry=retry,
             default=default,
+            timeout=timeout,
         )
         stream._driver().run(stream._protocol.create(**creation))
         return stream
@@ -255,7 +267,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         return StopRequests(self._stop_signal())
 
     def _driver(self) -> BlockingDriver:
-        return BlockingDriver(self._client, self._headers, self._params)
+        return BlockingDriver(self._client, self._headers, self._params, self._timeout)
 
 
 class StopRequests:

@@ -41,8 +41,8 @@ Data: TypeAlias = Any
 #: Converts a value that JSON does not support.
 Default: TypeAlias = Callable[[Any], Any]
 
-#: The server waits 61 s for an upstream's headers, and AWS 25 s. A call fails after 60 s without them.
-_UPSTREAM_SECONDS: Final = 75.0
+#: The server waits this long for an upstream's headers, and AWS 25 s. A call fails after 60 s without them.
+_UPSTREAM_SECONDS: Final = 61.0
 _CALL_SECONDS: Final = 55.0
 #: The key of an SDK whose upstream's key the server has, as in `/v1/proxy.js`.
 _UNUSED: Final = {"unused", "Bearer unused"}
@@ -270,7 +270,7 @@ def call_by_proxy(url: str, request: Any, body: bytes, key: str | None) -> Steps
             sent["upstream-authorization"] = value
         elif name.lower() not in _OWN_HEADERS and value not in _UNUSED:
             sent[name.lower()] = value
-    proxied = Request("POST", place, sent, body=body, timeout_seconds=_UPSTREAM_SECONDS)
+    proxied = Request("POST", place, sent, body=body, wait_seconds=_UPSTREAM_SECONDS)
     try:
         reply = yield from exchange(proxied, Retry(), _may_call_again)
     except errors.StatusError as refused:

@@ -12,13 +12,13 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
 
 from tidemark.client.errors import MalformedReply, StreamError, UnconfirmedWrite, Unreachable, refusal
 
 _T = TypeVar("_T")
 
-SECONDS: Final = 30.0
 #: A page of Tidemark has up to 8 MiB. Other servers answer with the whole stream.
 LARGEST_REPLY_BYTES: Final = 256 * 1024 * 1024
 #: Longest pause, whatever `Retry-After` a server sends: `sleep` does not accept every number.
@@ -29,7 +29,8 @@ _log: Final = logging.getLogger("tidemark.client")
 @dataclass(frozen=True, slots=True)
 class Request:
     """`streams`: the reply comes without its body, and `Receive` gets the body piece by piece. `max_bytes`
-    limits the size of a body, or of an event."""
+    limits the size of a body, or of an event. The driver's timeout grows by `wait_seconds`, which the server
+    may wait before it answers, up to `max_seconds`."""
 
     method: str
     url: str
@@ -37,7 +38,8 @@ class Request:
     params: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     streams: bool = False
-    timeout_seconds: float = SECONDS
+    wait_seconds: float = 0.0
+    max_seconds: float = inf
     max_bytes: int = LARGEST_REPLY_BYTES
 
     @property
@@ -104,29 +106,36 @@ class Lost:
     reason: str
     sent: bool = True
     is_late: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """The number of retries and their back-off: `initial_delay_seconds`, then `multiplier` times as long each
-    time. A server's `Retry-After` replaces the back-off."""
+    time. A server's `Retry-After` replaces the back-off. No retry begins later than `max_seconds` after the
+    first try. By default a call without an answer ends after 9 tries, about 5 minutes: a try takes 30 s (the
+    timeout), and the pauses 28 s in all. With `max_retries=0` it ends after 30 s."""
 
     max_retries: int = 8
+    max_seconds: float = 300.0
     initial_delay_seconds: float = 0.1
     max_delay_seconds: float = 10.0
     multiplier: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.max_retries < 0:
-            raise ValueError(f"max_retries is {self.max_retries}; it must be 0 or more")
-        if self.initial_delay_seconds <= 0:
-            raise ValueError(f"initial_delay_seconds is {self.initial_delay_seconds}; it must be above 0")
-        if self.max_delay_seconds < self.initial_delay_seconds:
-            raise ValueError(
-                f"max_delay_seconds is {self.max_delay_seconds}; it must be at least initial_delay_seconds"
-            )
-        if self.multiplier < 1:
-            raise ValueError(f"multiplier is {self.multiplier}; it must be at least 1")
+        first = self.initial_delay_seconds
+        for name, is_right, rule in (
+            ("max_retries", self.max_retries >= 0, "0 or more"),
+            ("max_seconds", self.max_seconds >= 0, "0 or more"),
+            ("initial_delay_seconds", first > 0, "above 0"),
+            ("max_delay_seconds", self.max_delay_seconds >= first, "at least initial_delay_seconds"),
+            ("multiplier", self.multiplier >= 1, "at least 1"),
+        ):
+            if not is_right:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be {rule}")
+
+    def is_over(self, failures: int, seconds: float) -> bool:
+        return failures >= self.max_retries or seconds > self.max_seconds
 
     def delay(self, failures: int, reply: Reply | Lost) -> float:
         """Return the back-off, in seconds, after `failures` failures, with up to a quarter of jitter."""
@@ -177,11 +186,11 @@ def failure(request: Request, reply: Reply | Lost) -> StreamError:
     return lost
 
 
-def _last_failure(request: Request, reply: Reply | Lost, failures: int, slept: float) -> StreamError:
+def _last_failure(request: Request, reply: Reply | Lost, failures: int, spent: float) -> StreamError:
     """Return the error. An error in a local variable of the raising frame would be a reference cycle."""
     why = failure(request, reply)
     if failures:
-        why.add_note(f"It was tried {failures + 1} times, with pauses of {slept:.1f} s in all.")
+        why.add_note(f"It was tried {failures + 1} times in {spent:.1f} s.")
     return why
 
 
@@ -199,15 +208,17 @@ def exchange(
 ) -> Steps[Reply]:
     """Send the request, with retries, and return the 2xx reply. Raises a failure that no retry can mend, or
     the last one."""
-    failures, slept = 0, 0.0
+    failures, spent = 0, 0.0
     while True:
         reply: Reply | Lost = yield request
         if isinstance(reply, Reply) and 200 <= reply.status < 300:
             return reply
-        if not (passing(reply) and may_repeat(reply)) or (failures >= retry.max_retries and not forever):
-            raise _last_failure(request, reply, failures, slept)
+        spent += reply.seconds
+        pause = retry.delay(failures, reply)
+        is_over = not forever and retry.is_over(failures, spent + pause)
+        if is_over or not (passing(reply) and may_repeat(reply)):
+            raise _last_failure(request, reply, failures, spent)
         if not failures:
             warn_of_retry(request, reply)
-        pause = retry.delay(failures, reply)
         yield Sleep(pause)
-        failures, slept = failures + 1, slept + pause
+        failures, spent = failures + 1, spent + pause

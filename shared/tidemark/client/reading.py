@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -25,7 +26,6 @@ from tidemark.client.chunks import (
     whole_characters,
 )
 from tidemark.client.exchange import (
-    SECONDS,
     Effect,
     Lost,
     Receive,
@@ -41,8 +41,8 @@ from tidemark.client.exchange import (
 
 Live: TypeAlias = Literal["auto", "socket", "sse", "long-poll", False]
 
-#: Timeout of live reads. Known servers answer a long-poll, and send an event, within a minute.
-_LIVE_SECONDS: Final = 75.0
+#: Known servers answer a long-poll, and send an event, within 30 s.
+_WAIT_SECONDS: Final = 45.0
 #: Timeout of the first byte of an event stream. A slower one is buffered to its end by a proxy.
 _FIRST_BYTE_SECONDS: Final = 5.0
 #: Event streams without an event before `follow` changes to long-polls: a server or proxy may block them.
@@ -298,9 +298,8 @@ class ReadOperations:
         """Read the page behind `place`, or use the page `reply` that came by the socket. `silent` counts the
         previous answers without news: if the server does not wait, the pauses grow."""
         params = {"offset": place.offset, "cursor": place.cursor} | ({"live": "long-poll"} if live else {})
-        request = Request(
-            "GET", self.url, params=given_values(params), timeout_seconds=_LIVE_SECONDS if live else SECONDS
-        )
+        wait_seconds = _WAIT_SECONDS if live else 0.0
+        request = Request("GET", self.url, params=given_values(params), wait_seconds=wait_seconds)
         reply = reply or (yield from exchange(request, self.retry, forever=forever))
         headers = reply.headers
         incarnation = self._same(place.incarnation, headers.get("etag"))
@@ -329,7 +328,7 @@ class ReadOperations:
     def _events(self, place: Chunk, *, probes: bool, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
         """Read one event stream until it ends or breaks. Return the last chunk, or `place` if there was none.
         Data counts only with the control event behind it, which has the offset (section 5.8)."""
-        request = self._event_stream(place, _FIRST_BYTE_SECONDS if probes else _LIVE_SECONDS)
+        request = self._event_stream(place, _FIRST_BYTE_SECONDS if probes else inf)
         yield from self.known_content_type()
         reply = yield from self._opened(request, probes=probes, forever=forever)
         self._same(place.incarnation, reply.headers.get("etag"))
@@ -379,10 +378,16 @@ class ReadOperations:
             return chunk
         return there if there.data else chunk
 
-    def _event_stream(self, place: Chunk, seconds: float) -> Request:
-        params = {"offset": place.offset, "live": "sse", "cursor": place.cursor}
-        headers = {"Accept": "text/event-stream"}
-        return Request("GET", self.url, headers, given_values(params), streams=True, timeout_seconds=seconds)
+    def _event_stream(self, place: Chunk, max_seconds: float) -> Request:
+        return Request(
+            "GET",
+            self.url,
+            {"Accept": "text/event-stream"},
+            given_values({"offset": place.offset, "live": "sse", "cursor": place.cursor}),
+            streams=True,
+            wait_seconds=_WAIT_SECONDS,
+            max_seconds=max_seconds,
+        )
 
     def _chunk(self, request: Request, pieces: Sequence[bytes], control: str, before: Chunk) -> Chunk:
         try:

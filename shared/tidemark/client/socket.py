@@ -280,7 +280,7 @@ async def _ended(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _ask(client: httpx.Client, url: str) -> httpx.Response:
-    body = Body(Request("GET", url, timeout_seconds=ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES))
+    body = Body(Request("GET", url, max_bytes=MAX_ANSWER_BYTES), ASK_SECONDS)
     with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
         for piece in response.iter_bytes():
             body.add(piece)

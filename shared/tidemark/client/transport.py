@@ -108,7 +108,7 @@ class _Call:
                 silent = f"no data from upstream for {self._seconds:g} s"
                 raise self._http.ReadTimeout(silent, request=self._request)
             elif isinstance(effect, Request):
-                result = yield replace(effect, timeout_seconds=min(effect.timeout_seconds, left))
+                result = yield replace(effect, max_seconds=min(effect.max_seconds, left))
             else:
                 result = yield Sleep(min(effect.seconds, left)) if isinstance(effect, Sleep) else effect
 

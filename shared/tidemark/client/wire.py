@@ -7,6 +7,8 @@ import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from math import inf, isinf
 from time import monotonic
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -25,13 +27,16 @@ ClientT = TypeVar("ClientT")
 ValueT = TypeVar("ValueT")
 _T = TypeVar("_T", bound=Callable[..., Any])
 
-_CONNECT_SECONDS: Final = 10.0
+_TIMEOUT: Final = httpx.Timeout(30.0, connect=10.0)
+#: The timeout of a client of httpx whose caller gave none.
+_DEFAULT_TIMEOUT: Final = httpx.Timeout(5.0)
 #: Time to send the queued messages after an interrupted `with` block (Ctrl-C, a cancelled task).
 INTERRUPTED_SECONDS: Final = 2.0
 #: No limit of connections, because each follower holds one.
 CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "headers": {"User-Agent": f"tidemark-python/{__version__}"},
     "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100),
+    "timeout": _TIMEOUT,
 }
 #: The client abandons a slower response body; a poor mobile connection is faster.
 _SLOWEST_BYTES_A_SECOND: Final = 4096
@@ -58,9 +63,14 @@ class StreamAddress(Generic[ClientT, ValueT]):
         client: ClientT | None = None,
         retry: Retry | None = None,
         default: Default | None = None,
+        timeout: float | timedelta | None = None,
     ) -> None:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if seconds is not None and not seconds > 0:
+            raise ValueError(f"timeout is {timeout}; it must be above 0, in seconds")
         self._protocol = Protocol(url, content_type, retry or Retry(), default)
         self._headers, self._params, self._client = headers or {}, params or {}, client
+        self._timeout = seconds
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -74,7 +84,7 @@ class StreamAddress(Generic[ClientT, ValueT]):
         """Return the arguments for another stream on the same server."""
         kept = {"headers": self._headers, "params": self._params, "client": self._client}
         learned = {"content_type": self.content_type, "default": self._protocol.default}
-        return kept | learned | {"retry": self._protocol.retry}
+        return kept | learned | {"retry": self._protocol.retry, "timeout": self._timeout}
 
     def _stop_signal(self) -> Self:
         """Return the stream `<url>.stop`. The writer creates this second stream and waits for its end. A
@@ -119,8 +129,9 @@ def request_of(
     request: Request,
     headers: Mapping[str, str],
     params: Mapping[str, str],
+    seconds: float | None,
 ) -> httpx.Request:
-    """Return httpx's request, with the caller's `headers` and `params` added."""
+    """Return httpx's request, with the caller's `headers`, `params` and timeout added."""
     try:
         url = httpx.URL(request.url)
     except httpx.InvalidURL as wrong:
@@ -131,12 +142,24 @@ def request_of(
             url.copy_merge_params({**params, **request.params}),
             headers={**headers, **request.headers},
             content=request.body or None,
-            timeout=httpx.Timeout(request.timeout_seconds, connect=_CONNECT_SECONDS),
+            timeout=_timeout(request, client.timeout, seconds),
         )
     except UnicodeEncodeError as wrong:
         raise ValueError(
             f"the request cannot be sent: {wrong.object!r} is not ASCII, as a header is"
         ) from wrong
+
+
+def _timeout(request: Request, given: httpx.Timeout, seconds: float | None) -> httpx.Timeout:
+    """Return the stream's timeout, else the client's, and for the answer what the server may wait besides."""
+    if seconds is not None:
+        given = httpx.Timeout(seconds)
+    elif given == _DEFAULT_TIMEOUT:
+        given = _TIMEOUT
+    read = min(inf if given.read is None else given.read + request.wait_seconds, request.max_seconds)
+    return httpx.Timeout(
+        given.connect, read=None if isinf(read) else read, write=given.write, pool=given.pool
+    )
 
 
 def bearer(token: Value | None) -> dict[str, Value]:
@@ -157,15 +180,16 @@ NO_STREAM: Final = httpx.ByteStream(b"")
 class Body:
     """The bytes of a reply, with limits of size and time."""
 
-    def __init__(self, request: Request) -> None:
-        self._request, self._pieces, self._size, self._began = request, list[bytes](), 0, monotonic()
+    def __init__(self, request: Request, seconds: float | None) -> None:
+        self._request, self._seconds, self._began = request, inf if seconds is None else seconds, monotonic()
+        self._pieces, self._size = list[bytes](), 0
 
     def add(self, piece: bytes) -> None:
         self._pieces.append(piece)
         self._size += len(piece)
         self._request.check_size(self._size)
         seconds = monotonic() - self._began
-        if seconds > self._request.timeout_seconds + self._size / _SLOWEST_BYTES_A_SECOND:
+        if seconds > self._seconds + self._size / _SLOWEST_BYTES_A_SECOND:
             raise httpx.ReadTimeout(f"only {self._size} bytes came in {seconds:.0f} s")
 
     def of(self, response: httpx.Response) -> httpx.Response:
@@ -176,10 +200,10 @@ class Body:
         return b"".join(self._pieces)
 
 
-def lost(error: httpx.RequestError) -> Lost:
+def lost(error: httpx.RequestError, seconds: float = 0.0) -> Lost:
     """Turn an error of httpx into `Lost`, or a ValueError if the caller made the mistake."""
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         # A retry cannot succeed: the caller gave an invalid header or an unknown scheme.
         raise ValueError(f"the request cannot be sent: {error}") from error  # noqa: TRY004
     reason = f"{type(error).__name__} {error}".strip()
-    return Lost(reason, not isinstance(error, _NOT_SENT), isinstance(error, httpx.ReadTimeout))
+    return Lost(reason, not isinstance(error, _NOT_SENT), isinstance(error, httpx.ReadTimeout), seconds)
