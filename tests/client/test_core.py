@@ -218,7 +218,7 @@ def test_a_wait_for_a_server_is_logged_and_its_end_names_the_tries(caplog: pytes
 def test_retries_end_after_their_time_whether_tries_or_pauses_took_it(first: Reply | Lost) -> None:
     for max_seconds, tries in ((59, 1), (119, 2)):
         retry = Retry(initial_delay_seconds=1, max_seconds=max_seconds)
-        with pytest.raises(errors.StreamError, match="ReadTimeout|429"):
+        with pytest.raises(errors.StreamError, match=r"ReadTimeout|429"):
             play(Protocol(URL, None, retry).head(), *[first] * tries)
 
 

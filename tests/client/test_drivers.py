@@ -24,7 +24,7 @@ from tests.ports import free_port
 from tests.processes import threads_named
 from tests.waiting import on_a_loop, until
 from tidemark import client as api
-from tidemark.client import AsyncStream, Retry, Stream, asynchronous, blocking, socket, wire
+from tidemark.client import AsyncStream, Retry, Stream, asynchronous, blocking, wire
 from tidemark.client.exchange import Lost
 
 FAST = Retry(max_retries=20, initial_delay_seconds=0.001, max_delay_seconds=0.01)
@@ -83,7 +83,7 @@ both = pytest.mark.parametrize("kind", [Stream, AsyncStream])
 
 @both
 def test_help_shows_what_a_caller_gets(kind: Any) -> None:
-    chunks = "Iterator[Chunk]" if kind is Stream else "AsyncGenerator[Chunk]"
+    chunks = "Following" if kind is Stream else "AsyncGenerator[Chunk]"
     assert str(inspect.signature(kind("http://s/s").read)).endswith(" -> 'Chunk'")
     assert str(inspect.signature(kind.follow)).endswith(f" -> '{chunks}'")
     assert "Steps" not in pydoc.render_doc(kind)
@@ -383,13 +383,11 @@ async def test_an_answer_that_does_not_end_is_an_error(kind: Any, live: Any) -> 
     assert endless.sent == 64
 
 
-@both
 @on_a_loop
-async def test_what_tells_where_the_socket_is_has_an_end_too(kind: Any) -> None:
-    client = client_of(kind, httpx.MockTransport(Endless(b"x" * 70_000).answer))
-    ask: Any = {Stream: socket._ask, AsyncStream: asynchronous._ask}[kind]
+async def test_what_tells_where_the_socket_is_has_an_end_too() -> None:
+    client = client_of(AsyncStream, httpx.MockTransport(Endless(b"x" * 70_000).answer))
     with pytest.raises(api.MalformedReply, match="larger than 65,536 bytes"):
-        await awaited(ask(client, "http://server/v1/socket"))
+        await asynchronous._ask(client, "http://server/v1/socket")
 
 
 @both
@@ -492,6 +490,48 @@ def test_threads_of_a_producer_that_is_gone_end(tidemark_url: str, monkeypatch: 
     until(lambda: threads_named("tidemark-producer") <= others)
     kept.append("y")
     assert kept.close() is not None, "it begins again when there is work"
+
+
+@pytest.mark.parametrize("waits_in", ["a pause", "a long-poll", "an event stream"])
+def test_close_on_another_thread_ends_a_wait_of_an_own_client(waits_in: str) -> None:
+    """The request that waits ends, and is closed, when it is answered."""
+    asked, gate, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Silent(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            asked.set()
+            gate.wait(60)
+            yield b""
+
+        def close(self) -> None:
+            closed.set()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"Stream-Next-Offset": "1", "Content-Type": "text/plain", "Stream-Up-To-Date": "true"}
+        if "live" not in request.url.params:
+            return httpx.Response(200, headers=headers)
+        if waits_in == "an event stream":
+            return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=Silent())
+        closed.set()
+        asked.set()
+        if waits_in == "a long-poll":
+            gate.wait(60)
+        raise httpx.ReadError("broken")
+
+    others = threads_named("tidemark-wait")
+    patient = Retry(initial_delay_seconds=3600, max_delay_seconds=3600)
+    client = client_of(Stream, httpx.MockTransport(answer))
+    live: Any = "sse" if waits_in == "an event stream" else "long-poll"
+    following = Stream("http://server/s", client=client, retry=patient).follow(live=live)
+    thread = threading.Thread(target=list, args=(following,))
+    thread.start()
+    assert asked.wait(60)
+    following.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    gate.set()
+    assert closed.wait(60)
+    until(lambda: threads_named("tidemark-wait") <= others)
 
 
 def test_append_waits_while_too_much_is_held(tidemark_url: str) -> None:

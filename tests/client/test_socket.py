@@ -366,8 +366,25 @@ def test_a_reader_that_stops_in_the_middle_leaves_no_thread(tidemark_url: str, a
     threading.Thread(target=append_when_it_waits, daemon=True).start()
     assert next(following).text == "x"
     assert len(socket_threads() - others) == 1
-    following.close()  # type: ignore[attr-defined]
+    following.close()
     until(lambda: socket_threads() <= others)
+
+
+@pytest.mark.parametrize("live", ["socket", "sse", "long-poll"])
+def test_close_on_another_thread_ends_a_wait(asked: list[str], live: Any) -> None:
+    """The server would answer after a quarter of an hour."""
+    others = socket_threads()
+    with server_in_memory(Settings(long_poll_seconds=900, sse_seconds=900)) as url:
+        stream = Stream.create(f"{url}/v1/stream/ended", content_type="text/plain")
+        following = stream.follow(live=live)
+        thread = threading.Thread(target=list, args=(following,))
+        thread.start()
+        until(lambda: {"socket", f"ended live={live}"} & set(asked))
+        following.close()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert list(following) == []
+        until(lambda: socket_threads() <= others)
 
 
 @both
@@ -409,7 +426,7 @@ def test_after_a_thread_did_not_start_the_next_follower_tries_again(monkeypatch:
     def refuse(**_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    thread = socket._SocketThread()
+    thread = socket.LoopThread()
     with monkeypatch.context() as patched:
         patched.setattr(socket, "threading", SimpleNamespace(Thread=refuse))
         with pytest.raises(RuntimeError, match="new thread"):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tidemark.client.asynchronous import AsyncProducer as AsyncProducer
 from tidemark.client.asynchronous import AsyncStream as AsyncStream
+from tidemark.client.blocking import Following as Following
 from tidemark.client.blocking import Producer as Producer
 from tidemark.client.blocking import Stream as Stream
 from tidemark.client.chunks import Chunk as Chunk

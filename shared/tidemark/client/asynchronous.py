@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
@@ -16,7 +16,7 @@ import httpx
 
 from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
-from tidemark.client.chunks import Chunk
+from tidemark.client.chunks import Chunk, Followed, next_chunk
 from tidemark.client.core import Create, CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
@@ -73,23 +73,12 @@ class AsyncDriver:
                 return value
             result = await self.perform(effect)
 
-    async def chunks(self, steps: Generator[Effect | Chunk, Any, None]) -> AsyncGenerator[Chunk]:
+    async def chunks(self, steps: Followed) -> AsyncGenerator[Chunk]:
         try:
-            result = None
-            while True:
-                try:
-                    effect = steps.send(result)
-                except StopIteration:
-                    return
-                if isinstance(effect, Chunk):
-                    result = None
-                    yield effect
-                else:
-                    result = await self.perform(effect)
+            while (chunk := await self.run(next_chunk(steps))) is not None:
+                yield chunk
         finally:
-            if self._follower is not None:
-                self._follower.leave()
-            await self._close()
+            await self.close()
 
     async def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
@@ -108,14 +97,13 @@ class AsyncDriver:
         if self._client is not None and not wait.insists:
             return False
         await self._close()
-        client = self._client or await _shared_client()
         if self._follower is None:
-            self._follower = SocketFollower(wait.url, partial(_ask, client), insists=wait.insists)
-        while True:
-            token = bearer_token(client, await _values(self._headers))
+            self._follower = SocketFollower(wait.url, partial(_ask, self._client), insists=wait.insists)
+        result = None
+        while result is None:
+            token = bearer_token(self._client, await _values(self._headers))
             result = await self._follower.wait(wait.offset, token)
-            if result is not None:
-                return result
+        return result
 
     async def _send(self, request: Request) -> Reply:
         await self._close()
@@ -143,13 +131,19 @@ class AsyncDriver:
             response.stream = wire.NO_STREAM
         return Reply(response.status_code, response.headers, bytes(body), time.monotonic() - began)
 
+    async def close(self) -> None:
+        if self._follower is not None:
+            self._follower.leave()
+        await self._close()
+
     async def _close(self) -> None:
         if self._open is not None:
             response, self._open, self._pieces = self._open, None, None
             await response.aclose()
 
 
-async def _ask(client: httpx.AsyncClient, url: str) -> httpx.Response:
+async def _ask(client: httpx.AsyncClient | None, url: str) -> httpx.Response:
+    client = client or await _shared_client()
     body = wire.Body(Request("GET", url, max_bytes=MAX_ANSWER_BYTES), ASK_SECONDS)
     async with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
         async for piece in response.aiter_bytes():
@@ -170,7 +164,7 @@ def _awaited(
 
 
 def _following(
-    operation: Callable[Concatenate[Protocol, _P], Generator[Effect | Chunk, Any, None]],
+    operation: Callable[Concatenate[Protocol, _P], Followed],
 ) -> Callable[Concatenate[AsyncStream, _P], AsyncGenerator[Chunk]]:
     @wraps(operation)
     def method(self: AsyncStream, /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncGenerator[Chunk]:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from contextvars import copy_context
 from datetime import timedelta
-from functools import wraps
+from functools import cached_property, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 import httpx
 
 from tidemark.client import wire
+from tidemark.client.asynchronous import AsyncDriver
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
-from tidemark.client.chunks import Chunk
+from tidemark.client.chunks import Chunk, Followed, next_chunk
 from tidemark.client.core import Create, CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
-from tidemark.client.socket import BlockingFollower, WaitResult, bearer_token
+from tidemark.client.socket import loop_threads
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -55,8 +59,7 @@ def _finish() -> None:
 
 
 class BlockingDriver:
-    """Runs the steps of an operation on httpx. A driver holds one open event stream or one follower of the
-    socket at most."""
+    """Runs the steps of an operation on httpx. A driver holds one open event stream at most."""
 
     def __init__(
         self,
@@ -67,10 +70,9 @@ class BlockingDriver:
     ) -> None:
         self._client, self._headers, self._params = client or _shared_client(), headers, params
         self._seconds = seconds
-        self._has_shared_client = client is None
+        self._has_own_client = client is not None
         self._open: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
-        self._follower: BlockingFollower | None = None
 
     def run(self, steps: Steps[_T]) -> _T:
         result = None
@@ -82,42 +84,16 @@ class BlockingDriver:
                 return value
             result = self.perform(effect)
 
-    def chunks(self, steps: Generator[Effect | Chunk, Any, None]) -> Iterator[Chunk]:
-        try:
-            result = None
-            while True:
-                try:
-                    effect = steps.send(result)
-                except StopIteration:
-                    return
-                if isinstance(effect, Chunk):
-                    result = None
-                    yield effect
-                else:
-                    result = self.perform(effect)
-        finally:
-            if self._follower is not None:
-                self._follower.leave()
-            self._close()
-
     def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
             return time.sleep(effect.seconds)
         if isinstance(effect, Wait):
-            return self._wait(effect)
+            return False
         began = time.monotonic()
         try:
             return next(self._pieces, b"") if isinstance(effect, Receive) else self._send(effect)
         except httpx.RequestError as error:
             return wire.lost(error, time.monotonic() - began)
-
-    def _wait(self, wait: Wait) -> WaitResult:
-        if not (self._has_shared_client or wait.insists):
-            return False
-        self._close()
-        if self._follower is None:
-            self._follower = BlockingFollower(self._client, wait)
-        return self._follower.wait(wait.offset, lambda: bearer_token(self._client, _values(self._headers)))
 
     def _send(self, request: Request) -> Reply:
         self._close()
@@ -151,6 +127,121 @@ class BlockingDriver:
             self._open, self._pieces = None, iter(())
 
 
+class Following(BlockingDriver, Iterator[Chunk]):
+    """The chunks of a stream. `close` ends the iteration from any thread, also while it waits.
+
+    Waits are tasks of an event loop. With a `client` of your own a request that waits has a thread instead,
+    which ends when the server answers."""
+
+    def __init__(
+        self,
+        steps: Followed,
+        client: httpx.Client | None = None,
+        headers: Mapping[str, wire.Value] = {},
+        params: Mapping[str, wire.Value] = {},
+        seconds: float | None = None,
+    ) -> None:
+        super().__init__(client, headers, params, seconds)
+        self._steps, self._process = steps, os.getpid()
+        self._lock, self._is_closed = threading.RLock(), False
+        #: Held while the client is used.
+        self._busy = threading.Lock()
+        self._waiting: Future[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __next__(self) -> Chunk:
+        chunk = None
+        try:
+            with contextlib.suppress(CancelledError):
+                chunk = None if self._is_closed else self.run(next_chunk(self._steps))
+        finally:
+            if chunk is None:
+                self.close()
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def perform(self, effect: Effect) -> Any:
+        wire.check_process(self._process, "follower")
+        with self._lock:
+            if self._is_closed:
+                raise CancelledError
+            self._waiting = waiting = self._begun(effect)
+        if waiting is None:
+            return self._perform_here(effect)
+        with contextlib.suppress(TimeoutError):
+            return waiting.result(effect.seconds if isinstance(effect, Sleep) else None)
+
+    def _begun(self, effect: Effect) -> Future[Any] | None:
+        """Return what `close` cancels; None for a request that is answered at once."""
+        if isinstance(effect, Sleep):
+            return Future()
+        if isinstance(effect, Request) and not effect.wait_seconds:
+            return None
+        if not self._has_own_client or (isinstance(effect, Wait) and effect.insists):
+            if self._loop is None:
+                self._loop = loop_threads[self._process].enter()
+            return asyncio.run_coroutine_threadsafe(self._waiter.perform(effect), self._loop)
+        return _on_a_thread(partial(self._perform_here, effect))
+
+    @cached_property
+    def _waiter(self) -> AsyncDriver:
+        headers, own = dict(self._headers), self._client.headers.get("authorization")
+        if own and "authorization" not in map(str.lower, headers):
+            headers["Authorization"] = own
+        return AsyncDriver(None, _off_the_loop(headers), _off_the_loop(self._params), self._seconds)
+
+    def _perform_here(self, effect: Effect) -> Any:
+        try:
+            with self._busy:
+                return super().perform(effect)
+        finally:
+            if self._is_closed:
+                self._end_connection()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_closed or self._process != os.getpid():
+                return
+            self._is_closed = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+            if self._loop is not None:
+                asyncio.run_coroutine_threadsafe(self._waiter.close(), self._loop)
+                loop_threads[self._process].leave()
+        self._end_connection()
+
+    def _end_connection(self) -> None:
+        """Close the response, unless a thread reads it: that thread does so afterwards."""
+        if self._busy.acquire(blocking=False):
+            self._close()
+            self._busy.release()
+
+    __del__ = close
+
+
+def _off_the_loop(given: Mapping[str, wire.Value]) -> dict[str, wire.AsyncValue]:
+    return {
+        name: partial(asyncio.to_thread, value) if callable(value) else value for name, value in given.items()
+    }
+
+
+def _on_a_thread(call: Callable[[], _T]) -> Future[_T]:
+    """Make a call that a process does not wait for when it ends."""
+    future: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            tell = partial(future.set_result, call())
+        except BaseException as error:  # noqa: BLE001 (raised by `result`)
+            tell = partial(future.set_exception, error)
+        if future.set_running_or_notify_cancel():
+            tell()
+
+    threading.Thread(target=copy_context().run, args=(work,), name="tidemark-wait", daemon=True).start()
+    return future
+
+
 def _blocking(
     operation: Callable[Concatenate[Protocol, _P], Steps[_T]],
 ) -> Callable[Concatenate[Stream, _P], _T]:
@@ -164,13 +255,14 @@ def _blocking(
 
 
 def _following(
-    operation: Callable[Concatenate[Protocol, _P], Generator[Effect | Chunk, Any, None]],
-) -> Callable[Concatenate[Stream, _P], Iterator[Chunk]]:
+    operation: Callable[Concatenate[Protocol, _P], Followed],
+) -> Callable[Concatenate[Stream, _P], Following]:
     @wraps(operation)
-    def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Chunk]:
-        return self._driver().chunks(operation(self._protocol, *args, **kwargs))
+    def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> Following:
+        steps = operation(self._protocol, *args, **kwargs)
+        return Following(steps, self._client, self._headers, self._params, self._timeout)
 
-    return wire.documented(method, "Iterator[Chunk]")
+    return wire.documented(method, "Following")
 
 
 class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
@@ -180,8 +272,8 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
     `client` is an `httpx.Client` of your own, for proxies, certificates or HTTP/2; without it all streams of
     the process share a client. `timeout`, in seconds, limits each step of a request: to connect, to send, and
     to receive more of the answer. Without it the limits are those that you gave to `client`, or 30 s (10 s to
-    connect). A live read has 45 s more. `Retry` limits all tries of a call. `default` converts a value that is not JSON, like orjson's `default`; dates,
-    times, UUIDs, enums and dataclasses need no conversion."""
+    connect). A live read has 45 s more. `Retry` limits all tries of a call. `default` converts a value that
+    is not JSON, like orjson's `default`; dates, times, UUIDs, enums and dataclasses need no conversion."""
 
     head = _blocking(Protocol.head)
     append = _blocking(Protocol.append)
@@ -275,7 +367,7 @@ class StopRequests:
 
     def __init__(self, signal: Stream) -> None:
         self._signal, self._process = signal, os.getpid()
-        self._requested, self._is_over = threading.Event(), False
+        self._requested, self._following = threading.Event(), signal.follow()
         self._thread = threading.Thread(target=self._watch, name="tidemark-stop", daemon=True)
 
     @property
@@ -295,17 +387,16 @@ class StopRequests:
     def __exit__(self, *_: object) -> None:
         if self._process != os.getpid():
             return
-        self._is_over = True
+        self._following.close()
         with contextlib.suppress(StreamError):
             self._signal.delete(missing_ok=True)
 
     def _watch(self) -> None:
         try:
-            if any(chunk.closed for chunk in self._signal.follow()):
+            if any(chunk.closed for chunk in self._following):
                 self._requested.set()
         except StreamError as why:
-            if not self._is_over:
-                wire.log.warning("requests to stop are not seen any more: %s", why)
+            wire.log.warning("requests to stop are not seen any more: %s", why)
 
 
 def _values(given: Mapping[str, wire.Value]) -> dict[str, str]:

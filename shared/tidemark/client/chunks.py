@@ -8,10 +8,10 @@ from base64 import b64decode
 from codecs import getincrementaldecoder
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidemark.client.errors import MalformedReply
-from tidemark.client.exchange import Effect, Request
+from tidemark.client.exchange import Effect, Request, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +77,40 @@ def _begun_character(chunk: Chunk) -> bytes:
     return decoder.getstate()[0]
 
 
-def whole_characters(steps: Generator[Effect | Chunk, Any, None]) -> Generator[Effect | Chunk, Any, None]:
-    """Yield the same steps, but hold text that ends inside a character until the next chunk, so that a later
-    reader can decode from each yielded offset. For Tidemark's chunks only the split character is held."""
-    held: Chunk | None = None
+#: The effects and chunks of `follow`.
+Followed: TypeAlias = Generator[Effect | Chunk, Any, None]
+
+
+def next_chunk(steps: Followed) -> Steps[Chunk | None]:
+    """Take the steps up to the next chunk. Return None at the end."""
     result = None
     while True:
         try:
             effect = steps.send(result)
         except StopIteration:
-            break
+            return None
         if isinstance(effect, Chunk):
-            result = None
-            # A proxy may remove the ETag with the incarnation.
-            is_next = held is not None and held.incarnation in {None, effect.incarnation}
-            chunk = replace(effect, data=held.data + effect.data) if held and is_next else effect
-            held = None if chunk.closed or ends_whole(chunk) else chunk
-            if held is None:
-                yield chunk
-            elif held.incarnation and held.offset.isdecimal():  # Tidemark's offsets count bytes.
-                half = _begun_character(held)
-                if whole := held.data.removesuffix(half):
-                    offset = f"{int(held.offset) - len(half):0{len(held.offset)}}"
-                    yield replace(held, data=whole, offset=offset, up_to_date=False)
-                held = replace(held, data=half)
-        else:
-            result = yield effect
+            return effect
+        result = yield effect
+
+
+def whole_characters(steps: Followed) -> Followed:
+    """Yield the same steps, but hold text that ends inside a character until the next chunk, so that a later
+    reader can decode from each yielded offset. For Tidemark's chunks only the split character is held."""
+    held: Chunk | None = None
+    while (chunk := (yield from next_chunk(steps))) is not None:
+        # A proxy may remove the ETag with the incarnation.
+        if held is not None and held.incarnation in {None, chunk.incarnation}:
+            chunk = replace(chunk, data=held.data + chunk.data)
+        held = None if chunk.closed or ends_whole(chunk) else chunk
+        if held is None:
+            yield chunk
+        elif held.incarnation and held.offset.isdecimal():  # Tidemark's offsets count bytes.
+            half = _begun_character(held)
+            if whole := held.data.removesuffix(half):
+                offset = f"{int(held.offset) - len(half):0{len(held.offset)}}"
+                yield replace(held, data=whole, offset=offset, up_to_date=False)
+            held = replace(held, data=half)
 
 
 class EventParser:

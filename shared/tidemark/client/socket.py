@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from time import monotonic, time
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx
 
-from tidemark.client.exchange import Reply, Request, Wait
+from tidemark.client.exchange import Reply
 from tidemark.client.watches import ANSWER_SECONDS, SocketReader, Watches, Woken
-from tidemark.client.wire import Body, check_process, log
+from tidemark.client.wire import log
 from tidemark.protocol.socket import MAX_FRAME_BYTES, PATH
 
 if TYPE_CHECKING:
@@ -218,9 +218,10 @@ def socket_url(answer: httpx.Response) -> str | None:
     return str(url.copy_with(scheme=scheme)) if answer.is_success and scheme in allowed else None
 
 
-def bearer_token(client: httpx.Client | httpx.AsyncClient, headers: Mapping[str, str]) -> str | None:
+def bearer_token(client: httpx.AsyncClient | None, headers: Mapping[str, str]) -> str | None:
     """Return the bearer token of a request with these headers."""
-    sent = httpx.Headers({**client.headers, **headers})
+    sent = httpx.Headers(client.headers if client else None)
+    sent.update(headers)
     kind, _, token = sent.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 
@@ -235,7 +236,9 @@ def _keep_alive(connection: ClientConnection) -> None:
                 opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-class _SocketThread:
+class LoopThread:
+    """The thread of an event loop, in which the followers of a program with threads wait."""
+
     def __init__(self) -> None:
         #: The garbage collector may end a follower while another one enters, in the same thread.
         self._lock = threading.RLock()
@@ -276,46 +279,9 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 async def _ended(loop: asyncio.AbstractEventLoop) -> None:
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+    await loop.shutdown_asyncgens()
     await loop.shutdown_default_executor()
 
 
-def _ask(client: httpx.Client, url: str) -> httpx.Response:
-    body = Body(Request("GET", url, max_bytes=MAX_ANSWER_BYTES), ASK_SECONDS)
-    with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
-        for piece in response.iter_bytes():
-            body.add(piece)
-    return body.of(response)
-
-
 #: A forked process has a thread of its own.
-_threads: Final[dict[int, _SocketThread]] = {}
-
-
-class BlockingFollower:
-    """A `SocketFollower` for one thread."""
-
-    def __init__(self, client: httpx.Client, wait: Wait) -> None:
-        self._follower = SocketFollower(
-            wait.url, lambda url: asyncio.to_thread(_ask, client, url), insists=wait.insists
-        )
-        self._process = os.getpid()
-        self._thread = _threads.setdefault(self._process, _SocketThread())
-        self._loop = self._thread.enter()
-
-    def wait(self, offset: str, token: Callable[[], str | None]) -> WaitResult:
-        check_process(self._process, "follower")
-        while True:
-            result = self._run(self._follower.wait(offset, token()))
-            if result is not None:
-                return result
-
-    def _run(self, steps: Coroutine[Any, Any, WaitResult | None]) -> WaitResult | None:
-        waiting = asyncio.run_coroutine_threadsafe(steps, self._loop)
-        try:
-            return waiting.result()
-        finally:
-            waiting.cancel()  # Ctrl-C.
-
-    def leave(self) -> None:
-        self._loop.call_soon_threadsafe(self._follower.leave)
-        self._thread.leave()
+loop_threads: Final = defaultdict[int, LoopThread](LoopThread)

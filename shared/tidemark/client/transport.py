@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tidemark.client import wire
 from tidemark.client.asynchronous import AsyncDriver
-from tidemark.client.blocking import BlockingDriver
+from tidemark.client.blocking import BlockingDriver, Following
 from tidemark.client.chunks import Chunk
 from tidemark.client.core import call_by_proxy
 from tidemark.client.errors import StatusError, StreamError
@@ -55,7 +55,7 @@ class _ProxyTransport(nullcontext[None]):
                 url, content_type = BlockingDriver(None, self._headers, {}).run(call.within(steps))
             except StatusError as refused:
                 return call.refusal(refused)
-        return call.response(url, content_type, BlockingDriver(None, {}, {}).chunks)
+        return call.response(url, content_type, Following)
 
     async def handle_async_request(self, request: Any) -> Any:
         call = _Call(request)
