@@ -1,15 +1,20 @@
-"""The code of the guide, as it is printed."""
+"""The code of the guide, as it is printed; and the commands of each page."""
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
+from shlex import shlex
 from typing import Any
 
+import click
 import pytest
 
 from tidemark import Stream
+from tidemark.cli.__main__ import main
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guides" / "python.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
 WRITE, READ, STOP, WITH_ASYNCIO, _ = BLOCKS
 
@@ -43,3 +48,34 @@ def test_a_reader_stops_the_writer_in_its_loop(tidemark_url: str) -> None:
 def test_the_same_with_asyncio(tidemark_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(WITH_ASYNCIO.replace("http://127.0.0.1:4437", tidemark_url), {"__name__": "printed"})
     assert capsys.readouterr().out == "{'step': 1, 'tool': 'search'}\n"
+
+
+#: A shell's block, or code inside a sentence, and what one says behind `tidemark`.
+CODE = re.compile(r"^ *```(?:sh|bash)\n(.*?)^ *```|(?<!`)`([^`\n]+)`(?!`)", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:^|(?<=[\s(/]))tidemark (?!import)(.+)", re.MULTILINE)
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def check_command(command: click.Command, words: list[str]) -> None:
+    """Raises NoSuchOption. Words in capitals stand for others."""
+    context = click.Context(command, **command.context_settings)
+    _, rest, _ = command.make_parser(context).parse_args(words)
+    if isinstance(command, click.Group) and rest and re.fullmatch(r"[a-z-]+", rest[0]):
+        found = command.get_command(context, rest[0])
+        assert found, f"there is no command {rest[0]}"
+        check_command(found, rest[1:])
+
+
+def test_each_printed_command_and_option_exists() -> None:
+    """Also in sentences, which no test runs."""
+    lines = [line for page in PAGES for found in CODE.findall(page.read_text()) for line in found]
+    printed = [found for line in lines for found in COMMAND.findall(line.replace("\\\n", " "))]
+    assert len(printed) > 20
+    for text in printed:
+        words = shlex(text, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        check_command(main, [*takewhile(lambda word: not re.fullmatch(r"[|&;<>()]+", word), words)])
+    with pytest.raises(AssertionError, match="no command head"):
+        check_command(main, ["--url", "u", "head", "chat/42"])
+    with pytest.raises(click.NoSuchOption, match="--first"):
+        check_command(main, ["tail", "chat/42", "--first", "1"])
