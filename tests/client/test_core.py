@@ -5,7 +5,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -90,7 +90,10 @@ def test_a_creation_sends_its_configuration_and_a_fork_the_path_of_its_source() 
     }
     with pytest.raises(ValueError, match="time zone"):
         play(protocol(None).create(expires_at=until.replace(tzinfo=None)))
-    [sent], _ = play(protocol().create(ttl=60, closed=True, data="x"), Reply(201, AT_42))
+    with pytest.raises(ValueError, match=r"0:00:00.500000 has a part of a second"):
+        protocol().create(retain_seconds=timedelta(seconds=0.5))
+    minute = timedelta(minutes=1)
+    [sent], _ = play(protocol().create(ttl=minute, closed=True, data="x"), Reply(201, AT_42))
     assert sent.headers == {"Content-Type": "text/plain", "Stream-TTL": "60", "Stream-Closed": "true"}
     assert sent.body == b"x"
     mode = {"Stream-Compact": "last-by-key"}
@@ -222,7 +225,7 @@ def test_retries_end_after_their_time_whether_tries_or_pauses_took_it(first: Rep
             play(Protocol(URL, None, retry).head(), *[first] * tries)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 410])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
 def test_an_answer_without_a_body_is_told_in_words(status: int) -> None:
     with pytest.raises(errors.StatusError, match=rf"HEAD {URL}: {status}: \w+ .+ \w+"):
         play(protocol(None).append("x"), Reply(status, {}))

@@ -235,7 +235,11 @@ async def test_a_with_closes_the_stream_and_an_exception_leaves_it_open(tidemark
 
 @both
 @on_a_loop
-async def test_headers_and_parameters_are_made_for_each_request(tidemark_url: str, kind: Any) -> None:
+async def test_headers_and_parameters_are_made_for_each_request(
+    tidemark_url: str, kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And httpx logs no parameter in which a token may be."""
+    caplog.set_level("INFO")
     seen: list[tuple[str, str]] = []
     counted = Counter[str]()
 
@@ -248,15 +252,18 @@ async def test_headers_and_parameters_are_made_for_each_request(tidemark_url: st
 
     def answer(request: httpx.Request) -> httpx.Response:
         seen.append((request.headers["X-Token"], str(request.url)))
-        status = 503 if len(seen) == 1 else 200
-        return httpx.Response(status, headers={"Stream-Next-Offset": "0", "Content-Type": "text/plain"})
+        status = {1: 503, 2: 307}.get(len(seen), 200)
+        headers = {"Stream-Next-Offset": "0", "Content-Type": "text/plain", "Location": str(request.url)}
+        return httpx.Response(status, headers=headers)
 
     client = client_of(kind, httpx.MockTransport(answer))
     made: Callable[[], Any] = token if kind is Stream else later
     options = {"params": {"p": "a b"}, "client": client, "retry": FAST}
     await awaited(kind(f"{tidemark_url}/s?key=1", headers={"X-Token": made}, **options).read("5"))
-    assert [header for header, _ in seen] == ["token 1", "token 2"]
+    assert [header for header, _ in seen] == ["token 1", "token 2", "token 2"]
     assert {url for _, url in seen} == {f"{tidemark_url}/s?key=1&p=a+b&offset=5"}
+    logged = [record.getMessage() for record in caplog.records if record.name == "httpx"]
+    assert [line.split()[3] for line in logged] == [f"{tidemark_url}/s?offset=5"] * 3
 
 
 @both
@@ -287,8 +294,9 @@ async def test_the_timeout_is_the_streams_or_the_clients_and_a_wait_is_longer(
         retry=Retry(max_retries=0),
     )
     for live in (False, "long-poll"):
-        with pytest.raises(api.Unreachable, match="silence"):
+        with pytest.raises(api.Unreachable, match="silence") as lost:
             await awaited(stream.read(live=live))
+        assert isinstance(lost.value.__cause__, httpx.ReadTimeout)
     assert (asked[0]["connect"], *(each["read"] for each in asked)) == expected
     with pytest.raises(ValueError, match="timeout is 0; it must be above 0, in seconds"):
         kind("http://server/s", timeout=0)
@@ -439,6 +447,19 @@ async def test_a_backward_read_goes_on_in_no_other_stream(tidemark_url: str, kin
     with pytest.raises(api.StreamReplaced):
         await awaited(stream.history(page.start, **kept))
     await awaited(stream.delete())
+
+
+@both
+@on_a_loop
+async def test_a_block_of_a_stream_ends_what_follows_and_leaves_the_stream_open(
+    tidemark_url: str, kind: Any
+) -> None:
+    async with entered(await awaited(kind.create(f"{tidemark_url}/v1/stream/block"))) as stream:
+        begun, other = each(stream.follow()), stream.follow()
+        assert (await anext(begun)).up_to_date
+    for followed in (begun, each(other)):
+        assert [chunk async for chunk in followed] == []
+    assert not (await awaited(stream.head())).closed
 
 
 @both

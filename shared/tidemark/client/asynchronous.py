@@ -113,12 +113,10 @@ class AsyncDriver:
         began = time.monotonic()
         response = await client.send(prepared, stream=True, follow_redirects=False)
         for _ in wire.may_redirect(request):
-            if response.next_request is None:
+            if (moved := wire.redirected(response)) is None:
                 break
             await response.aclose()
-            response = await client.send(
-                response.next_request, stream=True, auth=None, follow_redirects=False
-            )
+            response = await client.send(moved, stream=True, auth=None, follow_redirects=False)
         if request.streams and response.is_success:
             self._open, self._pieces = response, response.aiter_bytes()
             return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
@@ -168,7 +166,9 @@ def _following(
 ) -> Callable[Concatenate[AsyncStream, _P], AsyncGenerator[Chunk]]:
     @wraps(operation)
     def method(self: AsyncStream, /, *args: _P.args, **kwargs: _P.kwargs) -> AsyncGenerator[Chunk]:
-        return self._driver().chunks(operation(self._protocol, *args, **kwargs))
+        following = self._driver().chunks(operation(self._protocol, *args, **kwargs))
+        self._followed.add(following)
+        return following
 
     return wire.documented(method, "AsyncGenerator[Chunk]")
 
@@ -244,6 +244,14 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
 
     def stop_requests(self) -> AsyncStopRequests:
         return AsyncStopRequests(self._stop_signal())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for following in list(self._followed):
+            if not following.ag_running:  # Its task ends it.
+                await following.aclose()
 
     def _driver(self) -> AsyncDriver:
         return AsyncDriver(self._client, self._headers, self._params, self._timeout)

@@ -102,13 +102,11 @@ class BlockingDriver:
         began = time.monotonic()
         response = self._client.send(prepared, stream=True, follow_redirects=False)
         for _ in wire.may_redirect(request):
-            if response.next_request is None:
+            if (moved := wire.redirected(response)) is None:
                 break
             response.close()
             # Do not send the client's own credentials to another server.
-            response = self._client.send(
-                response.next_request, stream=True, auth=None, follow_redirects=False
-            )
+            response = self._client.send(moved, stream=True, auth=None, follow_redirects=False)
         if request.streams and response.is_success:
             self._open, self._pieces = response, response.iter_bytes()
             return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
@@ -260,7 +258,9 @@ def _following(
     @wraps(operation)
     def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> Following:
         steps = operation(self._protocol, *args, **kwargs)
-        return Following(steps, self._client, self._headers, self._params, self._timeout)
+        following = Following(steps, self._client, self._headers, self._params, self._timeout)
+        self._followed.add(following)
+        return following
 
     return wire.documented(method, "Following")
 
@@ -273,7 +273,8 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
     the process share a client. `timeout`, in seconds, limits each step of a request: to connect, to send, and
     to receive more of the answer. Without it the limits are those that you gave to `client`, or 30 s (10 s to
     connect). A live read has 45 s more. `Retry` limits all tries of a call. `default` converts a value that
-    is not JSON, like orjson's `default`; dates, times, UUIDs, enums and dataclasses need no conversion."""
+    is not JSON, like orjson's `default`; dates, times, UUIDs, enums and dataclasses need no conversion. The
+    end of a `with` block ends the iterations of `follow`; the stream stays open."""
 
     head = _blocking(Protocol.head)
     append = _blocking(Protocol.append)
@@ -357,6 +358,13 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
     def stop_requests(self) -> StopRequests:
         """Watch for `request_stop` of readers, in a `with` block around a writer."""
         return StopRequests(self._stop_signal())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for following in list(self._followed):
+            following.close()
 
     def _driver(self) -> BlockingDriver:
         return BlockingDriver(self._client, self._headers, self._params, self._timeout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from enum import Enum
 from functools import partial
 from hashlib import sha256
@@ -80,9 +80,9 @@ class StreamSettings(TypedDict, total=False):
     of each key of a JSON stream: True is the key of the State Protocol, a JSON pointer such as `/id` is
     another (these three: Tidemark only)."""
 
-    ttl: int | None
+    ttl: int | timedelta | None
     expires_at: datetime | str | None
-    retain_seconds: int | None
+    retain_seconds: int | timedelta | None
     retain_bytes: int | None
     compact: bool | str | None
 
@@ -240,13 +240,22 @@ def _setting_headers(given: StreamSettings, known: Collection[str]) -> dict[str,
         raise TypeError(f"create has no option {min(unknown)!r}; it has {', '.join(known)}")
     compact = given.get("compact")
     return {
-        "Stream-TTL": given.get("ttl"),
+        "Stream-TTL": _whole_seconds(given.get("ttl")),
         "Stream-Expires-At": _rfc3339(given.get("expires_at")),
-        "Stream-Retain-Seconds": given.get("retain_seconds"),
+        "Stream-Retain-Seconds": _whole_seconds(given.get("retain_seconds")),
         "Stream-Retain-Bytes": given.get("retain_bytes"),
         "Stream-Compact": "last-by-key" if compact else None,
         "Stream-Compact-Key": compact if isinstance(compact, str) else None,
     }
+
+
+def _whole_seconds(given: int | timedelta | None) -> int | None:
+    if not isinstance(given, timedelta):
+        return given
+    seconds, rest = divmod(given, timedelta(seconds=1))
+    if rest:
+        raise ValueError(f"{given} has a part of a second; a stream's settings are in whole seconds")
+    return seconds
 
 
 def _rfc3339(moment: datetime | str | None) -> str | None:

@@ -71,6 +71,7 @@ class StatusError(StreamError):
 
 #: Reasons for answers to HEAD, which have no body.
 _WITHOUT_WORDS: Final[Mapping[int, str]] = {
+    400: "the request is malformed; a '/' at the end of the URL is a common reason",
     401: "the server asks for a token, and got none or refuses it",
     403: "the token has no right to this",
     404: "there is no such stream, or none that the token may read",

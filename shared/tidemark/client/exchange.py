@@ -107,6 +107,7 @@ class Lost:
     sent: bool = True
     is_late: bool = False
     seconds: float = 0.0
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +181,10 @@ def failure(request: Request, reply: Reply | Lost) -> StreamError:
         refused = refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
         return UnconfirmedWrite(str(refused)) if writes and reply.outcome_is_unknown else refused
     if writes and reply.sent:
-        return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
-    lost = Unreachable(f"{request.what}: {reply.reason}")
-    lost.is_late = reply.is_late
+        lost: Unreachable = UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
+    else:
+        lost = Unreachable(f"{request.what}: {reply.reason}")
+    lost.is_late, lost.__cause__ = reply.is_late, reply.error
     return lost
 
 

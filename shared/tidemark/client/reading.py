@@ -81,6 +81,9 @@ class ReadOperations:
         self.retry: Final = retry
 
     def head(self) -> Steps[StreamInfo]:
+        """Return the stream's tail (`offset`), content type, lifetime and ETag, and whether it is closed.
+        Raises NotFound, NotAllowed, or StreamGone for a stream that was deleted but has forks; after the last
+        retry Unreachable, Unavailable or TooManyRequests."""
         return self._head(forever=False)
 
     def _head(self, *, forever: bool) -> Steps[StreamInfo]:

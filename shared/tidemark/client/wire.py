@@ -7,11 +7,13 @@ import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from math import inf, isinf
 from time import monotonic
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import httpx
 
@@ -41,6 +43,7 @@ CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
 #: The client abandons a slower response body; a poor mobile connection is faster.
 _SLOWEST_BYTES_A_SECOND: Final = 4096
 _MAX_REDIRECTS: Final = 20
+_LOGGED_PARAMS: Final = {"cursor", "last", "live", "offset"}
 #: Errors before the request is sent.
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
@@ -70,7 +73,7 @@ class StreamAddress(Generic[ClientT, ValueT]):
             raise ValueError(f"timeout is {timeout}; it must be above 0, in seconds")
         self._protocol = Protocol(url, content_type, retry or Retry(), default)
         self._headers, self._params, self._client = headers or {}, params or {}, client
-        self._timeout = seconds
+        self._timeout, self._followed = seconds, WeakSet[Any]()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -124,6 +127,23 @@ def warn_of_unwritten(batches: Batches) -> None:
         )
 
 
+class _RequestURL(httpx.URL):
+    """A URL of a stream. Other parameters than the protocol's, perhaps a token, stay out of httpx's log."""
+
+    def logged(self) -> httpx.URL:
+        shown = [item for item in self.params.multi_items() if item[0] in _LOGGED_PARAMS]
+        return self.copy_with(params=shown)
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(each.logged() if isinstance(each, _RequestURL) else each for each in record.args)
+    return True
+
+
+logging.getLogger("httpx").addFilter(_shorten)
+
+
 def request_of(
     client: httpx.Client | httpx.AsyncClient,
     request: Request,
@@ -137,7 +157,7 @@ def request_of(
     except httpx.InvalidURL as wrong:
         raise ValueError(f"{request.url!r} is not a URL: {wrong}") from wrong
     try:
-        return client.build_request(
+        prepared = client.build_request(
             request.method,
             url.copy_merge_params({**params, **request.params}),
             headers={**headers, **request.headers},
@@ -148,6 +168,8 @@ def request_of(
         raise ValueError(
             f"the request cannot be sent: {wrong.object!r} is not ASCII, as a header is"
         ) from wrong
+    prepared.url = _RequestURL(prepared.url)
+    return prepared
 
 
 def _timeout(request: Request, given: httpx.Timeout, seconds: float | None) -> httpx.Timeout:
@@ -171,6 +193,12 @@ def may_redirect(request: Request) -> range:
     """Return a range of the redirects to follow. A write follows none, because a redirect can turn it into a
     GET."""
     return range(_MAX_REDIRECTS if request.method in {"GET", "HEAD"} else 0)
+
+
+def redirected(response: httpx.Response) -> httpx.Request | None:
+    if (request := response.next_request) is not None:
+        request.url = _RequestURL(request.url)
+    return request
 
 
 #: Replaces a response's stream, to break the reference cycle that keeps the request's body in memory.
@@ -205,5 +233,10 @@ def lost(error: httpx.RequestError, seconds: float = 0.0) -> Lost:
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         # A retry cannot succeed: the caller gave an invalid header or an unknown scheme.
         raise ValueError(f"the request cannot be sent: {error}") from error  # noqa: TRY004
-    reason = f"{type(error).__name__} {error}".strip()
-    return Lost(reason, not isinstance(error, _NOT_SENT), isinstance(error, httpx.ReadTimeout), seconds)
+    reason, is_late = f"{type(error).__name__} {error}".strip(), isinstance(error, httpx.ReadTimeout)
+    with suppress(RuntimeError):  # The error may have no request.
+        error.request = httpx.Request(error.request.method, error.request.url)
+    cause: BaseException | None = error
+    while cause is not None:  # The frames, as the request, would keep the request's body in memory.
+        cause.__traceback__, cause = None, cause.__cause__
+    return Lost(reason, not isinstance(error, _NOT_SENT), is_late, seconds, error)

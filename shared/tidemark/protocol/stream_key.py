@@ -55,7 +55,7 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     segments = [parse_segment(segment, encoded=encoded) for segment in path.split("/")]
     for segment in segments:
         if segment in {"", ".", ".."}:
-            raise Malformed("Stream name must not have empty, '.' or '..' segments")
+            raise Malformed("Stream name must not have empty, '.' or '..' segments, so no '/' at its end")
         if "/" in segment or "\0" in segment:
             raise Malformed("Stream name must not contain an encoded '/' or NUL")
         if CONTROL_CHARACTER.search(segment):
