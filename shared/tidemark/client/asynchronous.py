@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
@@ -19,7 +19,7 @@ from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, Prod
 from tidemark.client.chunks import Chunk, Followed, next_chunk
 from tidemark.client.core import Create, CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
-from tidemark.client.exchange import Effect, Reply, Request, Retry, Sleep, Steps, Wait
+from tidemark.client.exchange import Effect, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, WaitResult, bearer_token
 
 _P = ParamSpec("_P")
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _clients: Final[dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]] = {}
 
 
-async def _shared_client() -> httpx.AsyncClient:
+async def shared_client() -> httpx.AsyncClient:
     """Return the client of this event loop. `asyncio.run` closes its generators, and with them the client."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
@@ -47,31 +47,12 @@ async def _shared_client() -> httpx.AsyncClient:
     return _clients[loop][0]
 
 
-class AsyncDriver:
-    """Runs the steps of an operation on httpx. A driver holds one open event stream or one follower of the
-    socket at most."""
-
-    def __init__(
-        self,
-        client: httpx.AsyncClient | None,
-        headers: Mapping[str, wire.AsyncValue],
-        params: Mapping[str, wire.AsyncValue],
-        seconds: float | None = None,
-    ) -> None:
-        self._client, self._headers, self._params, self._seconds = client, headers, params, seconds
-        self._open: httpx.Response | None = None
-        self._pieces: AsyncIterator[bytes] | None = None
-        self._follower: SocketFollower | None = None
+class AsyncDriver(wire.Driver[httpx.AsyncClient, wire.AsyncValue]):
+    #: The follower of the socket, if the driver waits by the socket.
+    _follower: SocketFollower | None = None
 
     async def run(self, steps: Steps[_T]) -> _T:
-        result = None
-        while True:
-            try:
-                effect = steps.send(result)
-            except StopIteration as done:
-                value: _T = done.value
-                return value
-            result = await self.perform(effect)
+        return await self._run(steps)
 
     async def chunks(self, steps: Followed) -> AsyncGenerator[Chunk]:
         try:
@@ -83,15 +64,7 @@ class AsyncDriver:
     async def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
             return await asyncio.sleep(effect.seconds)
-        if isinstance(effect, Wait):
-            return await self._wait(effect)
-        began = time.monotonic()
-        try:
-            if isinstance(effect, Request):
-                return await self._send(effect)
-            return b"" if self._pieces is None else await anext(self._pieces, b"")
-        except httpx.RequestError as error:
-            return wire.lost(error, time.monotonic() - began)
+        return await (self._wait(effect) if isinstance(effect, Wait) else self._answer(effect))
 
     async def _wait(self, wait: Wait) -> WaitResult:
         if self._client is not None and not wait.insists:
@@ -101,47 +74,21 @@ class AsyncDriver:
             self._follower = SocketFollower(wait.url, partial(_ask, self._client), insists=wait.insists)
         result = None
         while result is None:
-            token = bearer_token(self._client, await _values(self._headers))
+            token = bearer_token(self._client, await wire.values_of(self._headers))
             result = await self._follower.wait(wait.offset, token)
         return result
 
-    async def _send(self, request: Request) -> Reply:
-        await self._close()
-        client = self._client or await _shared_client()
-        values = await _values(self._headers), await _values(self._params)
-        prepared = wire.request_of(client, request, *values, self._seconds)
-        began = time.monotonic()
-        response = await client.send(prepared, stream=True, follow_redirects=False)
-        for _ in wire.may_redirect(request):
-            if (moved := wire.redirected(response)) is None:
-                break
-            await response.aclose()
-            response = await client.send(moved, stream=True, auth=None, follow_redirects=False)
-        if request.streams and response.is_success:
-            self._open, self._pieces = response, response.aiter_bytes()
-            return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
-        body = wire.Body(request, prepared.extensions["timeout"]["read"])
-        try:
-            async with contextlib.aclosing(response):
-                async for piece in response.aiter_bytes():
-                    body.add(piece)
-        finally:
-            response.stream = wire.NO_STREAM
-        return Reply(response.status_code, response.headers, bytes(body), time.monotonic() - began)
+    async def _shared_client(self) -> httpx.AsyncClient:
+        return await shared_client()
 
     async def close(self) -> None:
         if self._follower is not None:
             self._follower.leave()
         await self._close()
 
-    async def _close(self) -> None:
-        if self._open is not None:
-            response, self._open, self._pieces = self._open, None, None
-            await response.aclose()
-
 
 async def _ask(client: httpx.AsyncClient | None, url: str) -> httpx.Response:
-    client = client or await _shared_client()
+    client = client or await shared_client()
     body = wire.Body(Request("GET", url, max_bytes=MAX_ANSWER_BYTES), ASK_SECONDS)
     async with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
         async for piece in response.aiter_bytes():
@@ -222,7 +169,7 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
         key: str | None = None,
         client: httpx.AsyncClient | None = None,
     ) -> Self:
-        driver = AsyncDriver(client, wire.bearer(token), {})
+        driver = AsyncDriver(client, wire.bearer(token))
         answer, _ = await driver.run(call_by_proxy(url, request, await request.aread(), key))
         return cls(answer, client=client)
 
@@ -291,14 +238,6 @@ class AsyncStopRequests:
                     self._requested.set()
         except StreamError as why:
             wire.log.warning("requests to stop are not seen any more: %s", why)
-
-
-async def _values(given: Mapping[str, wire.AsyncValue]) -> dict[str, str]:
-    values = {}
-    for name, value in given.items():
-        made = value if isinstance(value, str) else value()
-        values[name] = made if isinstance(made, str) else await made
-    return values
 
 
 class AsyncProducer:

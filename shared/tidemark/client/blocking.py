@@ -24,7 +24,7 @@ from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, Prod
 from tidemark.client.chunks import Chunk, Followed, next_chunk
 from tidemark.client.core import Create, CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
-from tidemark.client.exchange import Effect, Receive, Reply, Request, Retry, Sleep, Steps, Wait
+from tidemark.client.exchange import Effect, Request, Retry, Sleep, Steps, Wait
 from tidemark.client.socket import loop_threads
 
 _P = ParamSpec("_P")
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _clients: Final[dict[int, httpx.Client]] = {}
 
 
-def _shared_client() -> httpx.Client:
+def shared_client() -> httpx.Client:
     """Return the client of this process. A forked child must not use its parent's connections."""
     client = _clients.get(os.getpid())
     if client is None:
@@ -58,71 +58,17 @@ def _finish() -> None:
         client.close()
 
 
-class BlockingDriver:
-    """Runs the steps of an operation on httpx. A driver holds one open event stream at most."""
-
-    def __init__(
-        self,
-        client: httpx.Client | None,
-        headers: Mapping[str, wire.Value],
-        params: Mapping[str, wire.Value],
-        seconds: float | None = None,
-    ) -> None:
-        self._client, self._headers, self._params = client or _shared_client(), headers, params
-        self._seconds = seconds
-        self._has_own_client = client is not None
-        self._open: httpx.Response | None = None
-        self._pieces: Iterator[bytes] = iter(())
-
+class BlockingDriver(wire.Driver[httpx.Client, wire.Value]):
     def run(self, steps: Steps[_T]) -> _T:
-        result = None
-        while True:
-            try:
-                effect = steps.send(result)
-            except StopIteration as done:
-                value: _T = done.value
-                return value
-            result = self.perform(effect)
+        return wire.complete(self._run(steps))
 
     def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
             return time.sleep(effect.seconds)
-        if isinstance(effect, Wait):
-            return False
-        began = time.monotonic()
-        try:
-            return next(self._pieces, b"") if isinstance(effect, Receive) else self._send(effect)
-        except httpx.RequestError as error:
-            return wire.lost(error, time.monotonic() - began)
+        return False if isinstance(effect, Wait) else wire.complete(self._answer(effect))
 
-    def _send(self, request: Request) -> Reply:
-        self._close()
-        values = _values(self._headers), _values(self._params)
-        prepared = wire.request_of(self._client, request, *values, self._seconds)
-        began = time.monotonic()
-        response = self._client.send(prepared, stream=True, follow_redirects=False)
-        for _ in wire.may_redirect(request):
-            if (moved := wire.redirected(response)) is None:
-                break
-            response.close()
-            # Do not send the client's own credentials to another server.
-            response = self._client.send(moved, stream=True, auth=None, follow_redirects=False)
-        if request.streams and response.is_success:
-            self._open, self._pieces = response, response.iter_bytes()
-            return Reply(response.status_code, response.headers, b"", time.monotonic() - began)
-        body = wire.Body(request, prepared.extensions["timeout"]["read"])
-        try:
-            with contextlib.closing(response):
-                for piece in response.iter_bytes():
-                    body.add(piece)
-        finally:
-            response.stream = wire.NO_STREAM
-        return Reply(response.status_code, response.headers, bytes(body), time.monotonic() - began)
-
-    def _close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open, self._pieces = None, iter(())
+    def _shared_client(self) -> httpx.Client:
+        return shared_client()
 
 
 class Following(BlockingDriver, Iterator[Chunk]):
@@ -131,19 +77,10 @@ class Following(BlockingDriver, Iterator[Chunk]):
     Waits are tasks of an event loop. With a `client` of your own a request that waits has a thread instead,
     which ends when the server answers."""
 
-    def __init__(
-        self,
-        steps: Followed,
-        client: httpx.Client | None = None,
-        headers: Mapping[str, wire.Value] = {},
-        params: Mapping[str, wire.Value] = {},
-        seconds: float | None = None,
-    ) -> None:
-        super().__init__(client, headers, params, seconds)
+    def __init__(self, steps: Followed, *given: Any) -> None:
+        super().__init__(*given)
         self._steps, self._process = steps, os.getpid()
         self._lock, self._is_closed = threading.RLock(), False
-        #: Held while the client is used.
-        self._busy = threading.Lock()
         self._waiting: Future[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -166,78 +103,63 @@ class Following(BlockingDriver, Iterator[Chunk]):
                 raise CancelledError
             self._waiting = waiting = self._begun(effect)
         if waiting is None:
-            return self._perform_here(effect)
+            return super().perform(effect)
         with contextlib.suppress(TimeoutError):
             return waiting.result(effect.seconds if isinstance(effect, Sleep) else None)
 
     def _begun(self, effect: Effect) -> Future[Any] | None:
         """Return what `close` cancels; None for a request that is answered at once."""
-        if isinstance(effect, Sleep):
-            return Future()
         if isinstance(effect, Request) and not effect.wait_seconds:
             return None
-        if not self._has_own_client or (isinstance(effect, Wait) and effect.insists):
-            if self._loop is None:
-                self._loop = loop_threads[self._process].enter()
+        if isinstance(effect, Wait) and self._client and not effect.insists:
+            return None
+        if not isinstance(effect, Sleep) and (isinstance(effect, Wait) or not self._client):
+            self._loop = self._loop or loop_threads[self._process].enter()
             return asyncio.run_coroutine_threadsafe(self._waiter.perform(effect), self._loop)
-        return _on_a_thread(partial(self._perform_here, effect))
+        waiting = Future[Any]()
+        if not isinstance(effect, Sleep):
+            work = partial(copy_context().run, self._answer_from_a_thread, waiting, super().perform, effect)
+            threading.Thread(target=work, name="tidemark-wait", daemon=True).start()
+        return waiting
 
     @cached_property
     def _waiter(self) -> AsyncDriver:
-        headers, own = dict(self._headers), self._client.headers.get("authorization")
-        if own and "authorization" not in map(str.lower, headers):
-            headers["Authorization"] = own
+        headers = dict(self._headers)
+        if self._client and "authorization" not in map(str.lower, headers):
+            headers |= {name: text for name, text in self._client.headers.items() if name == "authorization"}
         return AsyncDriver(None, _off_the_loop(headers), _off_the_loop(self._params), self._seconds)
 
-    def _perform_here(self, effect: Effect) -> Any:
+    def _answer_from_a_thread(
+        self, waiting: Future[Any], perform: Callable[[Effect], Any], effect: Effect
+    ) -> None:
         try:
-            with self._busy:
-                return super().perform(effect)
-        finally:
-            if self._is_closed:
-                self._end_connection()
+            tell = partial(waiting.set_result, perform(effect))
+        except BaseException as error:  # noqa: BLE001 (raised by `result`)
+            tell = partial(waiting.set_exception, error)
+        if waiting.set_running_or_notify_cancel():
+            tell()
+        else:  # The iteration has ended.
+            wire.complete(self._close())
 
     def close(self) -> None:
         with self._lock:
             if self._is_closed or self._process != os.getpid():
                 return
             self._is_closed = True
-            if self._waiting is not None:
-                self._waiting.cancel()
+            is_read = self._waiting is not None and self._waiting.cancel()
             if self._loop is not None:
                 asyncio.run_coroutine_threadsafe(self._waiter.close(), self._loop)
                 loop_threads[self._process].leave()
-        self._end_connection()
-
-    def _end_connection(self) -> None:
-        """Close the response, unless a thread reads it: that thread does so afterwards."""
-        if self._busy.acquire(blocking=False):
-            self._close()
-            self._busy.release()
+        if not is_read:
+            wire.complete(self._close())
 
     __del__ = close
 
 
 def _off_the_loop(given: Mapping[str, wire.Value]) -> dict[str, wire.AsyncValue]:
     return {
-        name: partial(asyncio.to_thread, value) if callable(value) else value for name, value in given.items()
+        name: partial(asyncio.to_thread, made) if callable(made) else made for name, made in given.items()
     }
-
-
-def _on_a_thread(call: Callable[[], _T]) -> Future[_T]:
-    """Make a call that a process does not wait for when it ends."""
-    future: Future[_T] = Future()
-
-    def work() -> None:
-        try:
-            tell = partial(future.set_result, call())
-        except BaseException as error:  # noqa: BLE001 (raised by `result`)
-            tell = partial(future.set_exception, error)
-        if future.set_running_or_notify_cancel():
-            tell()
-
-    threading.Thread(target=copy_context().run, args=(work,), name="tidemark-wait", daemon=True).start()
-    return future
 
 
 def _blocking(
@@ -327,7 +249,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         which anybody can read by its signed URL for a day. `token` is the server's. The same request with the
         same `key` (or `Idempotency-Key`) returns the same answer. Raises StatusError, with the upstream's
         status if the upstream refuses. `follow` raises AnswerCut behind the last chunk of a cut answer."""
-        driver = BlockingDriver(client, wire.bearer(token), {})
+        driver = BlockingDriver(client, wire.bearer(token))
         answer, _ = driver.run(call_by_proxy(url, request, request.read(), key))
         return cls(answer, client=client)
 
@@ -405,10 +327,6 @@ class StopRequests:
                 self._requested.set()
         except StreamError as why:
             wire.log.warning("requests to stop are not seen any more: %s", why)
-
-
-def _values(given: Mapping[str, wire.Value]) -> dict[str, str]:
-    return {name: value if isinstance(value, str) else value() for name, value in given.items()}
 
 
 class Producer:

@@ -52,7 +52,7 @@ class _ProxyTransport(nullcontext[None]):
         steps = call_by_proxy(self._url, request, request.read(), self._key)
         with call.failures():
             try:
-                url, content_type = BlockingDriver(None, self._headers, {}).run(call.within(steps))
+                url, content_type = BlockingDriver(None, self._headers).run(call.within(steps))
             except StatusError as refused:
                 return call.refusal(refused)
         return call.response(url, content_type, Following)
@@ -62,10 +62,10 @@ class _ProxyTransport(nullcontext[None]):
         steps = call_by_proxy(self._url, request, await request.aread(), self._key)
         with call.failures():
             try:
-                url, content_type = await AsyncDriver(None, self._headers, {}).run(call.within(steps))
+                url, content_type = await AsyncDriver(None, self._headers).run(call.within(steps))
             except StatusError as refused:
                 return call.refusal(refused)
-        return call.response(url, content_type, AsyncDriver(None, {}, {}).chunks)
+        return call.response(url, content_type, AsyncDriver().chunks)
 
     def close(self) -> None:
         """The process shares the connections, as for `Stream`."""

@@ -1,12 +1,13 @@
-"""The use of httpx that both drivers share."""
+"""The use of httpx, blocking or not: requests, and what the drivers and the streams share."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import os
+import time
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from math import inf, isinf
@@ -19,7 +20,7 @@ import httpx
 
 from tidemark.client.batches import Batches
 from tidemark.client.core import Default, Protocol
-from tidemark.client.exchange import Lost, Request, Retry
+from tidemark.client.exchange import Effect, Lost, Receive, Reply, Request, Retry, Steps
 from tidemark.protocol import __version__
 
 #: A value, or a function called for each request: a token that expires, the id of a trace.
@@ -27,7 +28,8 @@ Value: TypeAlias = str | Callable[[], str]
 AsyncValue: TypeAlias = Value | Callable[[], Awaitable[str]]
 ClientT = TypeVar("ClientT")
 ValueT = TypeVar("ValueT")
-_T = TypeVar("_T", bound=Callable[..., Any])
+_MethodT = TypeVar("_MethodT", bound=Callable[..., Any])
+_T = TypeVar("_T")
 
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=10.0)
 #: The timeout of a client of httpx whose caller gave none.
@@ -46,8 +48,6 @@ _MAX_REDIRECTS: Final = 20
 _LOGGED_PARAMS: Final = {"cursor", "last", "live", "offset"}
 #: Errors before the request is sent.
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-
-
 #: Lifetime of the stop signal of a writer that crashed.
 SIGNAL_TTL_SECONDS: Final = 24 * 3600
 log: Final = logging.getLogger("tidemark.client")
@@ -102,7 +102,118 @@ class StreamAddress(Generic[ClientT, ValueT]):
         return self._protocol.content_type
 
 
-def documented(method: _T, returns: str | None = None) -> _T:
+class Driver(Generic[ClientT, ValueT]):
+    """Runs the steps of an operation on httpx. A driver holds one open event stream at most.
+
+    The coroutines serve both kinds of client: with a blocking one they never wait for an event loop."""
+
+    def __init__(
+        self,
+        client: ClientT | None = None,
+        headers: Mapping[str, ValueT] = {},
+        params: Mapping[str, ValueT] = {},
+        seconds: float | None = None,
+    ) -> None:
+        self._client, self._headers, self._params, self._seconds = client, headers, params, seconds
+        self._open: httpx.Response | None = None
+        self._pieces: AsyncIterator[bytes] | None = None
+
+    async def _run(self, steps: Steps[_T]) -> _T:
+        result = None
+        while True:
+            try:
+                effect = steps.send(result)
+            except StopIteration as done:
+                value: _T = done.value
+                return value
+            result = await _awaited(self.perform(effect))
+
+    def perform(self, effect: Effect) -> Any:
+        raise NotImplementedError
+
+    def _shared_client(self) -> Any:
+        raise NotImplementedError
+
+    async def _answer(self, effect: Request | Receive) -> Reply | Lost | bytes:
+        began = time.monotonic()
+        try:
+            if isinstance(effect, Request):
+                return await self._send(effect)
+            return b"" if self._pieces is None else await anext(self._pieces, b"")
+        except httpx.RequestError as error:
+            return lost(error, time.monotonic() - began)
+
+    async def _send(self, request: Request) -> Reply:
+        await self._close()
+        client: Any = self._client or await _awaited(self._shared_client())
+        prepared = request_of(client, request, await values_of(self._headers), await values_of(self._params))
+        prepared.extensions["timeout"] = _timeout(request, client.timeout, self._seconds).as_dict()
+        began = time.monotonic()
+        response = await _awaited(client.send(prepared, stream=True, follow_redirects=False))
+        # A write follows no redirect, which can turn it into a GET.
+        for _ in range(_MAX_REDIRECTS if request.method in {"GET", "HEAD"} else 0):
+            if (moved := response.next_request) is None:
+                break
+            moved.url = _RequestURL(moved.url)
+            await _close(response)
+            # Do not send the client's own credentials to another server.
+            sending = client.send(moved, stream=True, auth=None, follow_redirects=False)
+            response = await _awaited(sending)
+        body = Body(request, prepared.extensions["timeout"]["read"])
+        if request.streams and response.is_success:
+            self._open, self._pieces = response, _pieces_of(response)
+        else:
+            try:
+                async for piece in _pieces_of(response):
+                    body.add(piece)
+            finally:
+                await _close(response)
+                response.stream = _NO_STREAM
+        return Reply(response.status_code, response.headers, bytes(body), time.monotonic() - began)
+
+    async def _close(self) -> None:
+        response, self._open, self._pieces = self._open, None, None
+        if response is not None:
+            await _close(response)
+
+
+async def _pieces_of(response: httpx.Response) -> AsyncIterator[bytes]:
+    if isinstance(response.stream, httpx.SyncByteStream):
+        for piece in response.iter_bytes():
+            yield piece
+    else:
+        async for piece in response.aiter_bytes():
+            yield piece
+
+
+async def _close(response: httpx.Response) -> None:
+    if isinstance(response.stream, httpx.SyncByteStream):
+        response.close()
+    else:
+        await response.aclose()
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def values_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values, made by functions or coroutine functions for this request."""
+    return {name: await _awaited(value()) if callable(value) else value for name, value in given.items()}
+
+
+def complete(steps: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that waits for no event loop."""
+    try:
+        steps.send(None)
+    except StopIteration as done:
+        value: _T = done.value
+        return value
+    steps.close()
+    raise TypeError("a value of a blocking stream's headers or params is a coroutine function")
+
+
+def documented(method: _MethodT, returns: str | None = None) -> _MethodT:
     """Give a method the signature that `help` shows: its result instead of `Steps[…]`."""
     signature = inspect.signature(method)
     result = returns or str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
@@ -149,9 +260,8 @@ def request_of(
     request: Request,
     headers: Mapping[str, str],
     params: Mapping[str, str],
-    seconds: float | None,
 ) -> httpx.Request:
-    """Return httpx's request, with the caller's `headers`, `params` and timeout added."""
+    """Return httpx's request, with the caller's `headers` and `params` added."""
     try:
         url = httpx.URL(request.url)
     except httpx.InvalidURL as wrong:
@@ -162,7 +272,6 @@ def request_of(
             url.copy_merge_params({**params, **request.params}),
             headers={**headers, **request.headers},
             content=request.body or None,
-            timeout=_timeout(request, client.timeout, seconds),
         )
     except UnicodeEncodeError as wrong:
         raise ValueError(
@@ -189,20 +298,8 @@ def bearer(token: Value | None) -> dict[str, Value]:
     return {"Authorization": lambda: f"Bearer {token() if callable(token) else token}"} if token else {}
 
 
-def may_redirect(request: Request) -> range:
-    """Return a range of the redirects to follow. A write follows none, because a redirect can turn it into a
-    GET."""
-    return range(_MAX_REDIRECTS if request.method in {"GET", "HEAD"} else 0)
-
-
-def redirected(response: httpx.Response) -> httpx.Request | None:
-    if (request := response.next_request) is not None:
-        request.url = _RequestURL(request.url)
-    return request
-
-
 #: Replaces a response's stream, to break the reference cycle that keeps the request's body in memory.
-NO_STREAM: Final = httpx.ByteStream(b"")
+_NO_STREAM: Final = httpx.ByteStream(b"")
 
 
 class Body:
