@@ -454,7 +454,7 @@ the client sends a write again that may have been carried out
     client.exchange:exchange caught by client/test_core.py
     passing(reply) and may_repeat(reply) => passing(reply)
 a follower reads on in a stream that was replaced
-    client.reading:ReadOperations._same caught by client/test_core.py
+    client.reading:ReadOperations.same caught by client/test_core.py
     tag and incarnation not in {None, tag[1]} => False
 an answer that is not the protocol's acknowledges a message
     client.batches:Batches._not_written caught by client/test_batches.py

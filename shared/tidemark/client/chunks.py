@@ -164,7 +164,33 @@ def decode_base64(text: str) -> bytes:
         raise MalformedReply(f"a data event is not base64: {wrong}") from wrong
 
 
-def joined(pieces: Sequence[bytes], *, json_array: bool) -> bytes:
+def chunk_of_event(
+    request: Request, pieces: Sequence[bytes], control: str, before: Chunk, content_type: str
+) -> Chunk:
+    """Return the chunk of a control event, and of the data events before it."""
+    try:
+        event = json.loads(control)
+        offset = str(event["streamNextOffset"])
+    except (ValueError, TypeError, KeyError, RecursionError) as wrong:
+        raise MalformedReply(
+            f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
+        ) from wrong
+    closed = event.get("streamClosed") is True
+    data = _joined(pieces, json_array=is_json(content_type))
+    check_goes_on(request, data, before.offset, offset)
+    return Chunk(
+        data=data,
+        offset=offset,
+        content_type=content_type,
+        up_to_date=closed or event.get("upToDate") is True,
+        closed=closed,
+        cursor=event.get("streamCursor"),
+        incarnation=before.incarnation,
+        cut=event.get("upstreamError"),
+    )
+
+
+def _joined(pieces: Sequence[bytes], *, json_array: bool) -> bytes:
     """Join the data events before a control event; JSON arrays become one array."""
     if not json_array:
         return b"".join(pieces)

@@ -229,7 +229,7 @@ class Protocol(ReadOperations):
     ) -> Steps[Receipt]:
         reply = yield from exchange(request, self.retry, may_repeat)
         if request.method == "PUT":
-            self._learn(reply.headers)
+            self.learn(reply.headers)
         # A 2xx without an offset acknowledges nothing: any web server may send one.
         closed = errors.is_true(reply.headers, "stream-closed")
         return Receipt(next_offset(request, reply), closed, reply.headers.get("etag"))

@@ -5,10 +5,10 @@ An operation is a generator of effects (`exchange.py`). `follow` also yields chu
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import inf
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
@@ -17,12 +17,13 @@ from tidemark.client import errors
 from tidemark.client.chunks import (
     Chunk,
     EventParser,
+    Followed,
     check_goes_on,
+    chunk_of_event,
     decode_base64,
     ends_whole,
     has_news,
     is_json,
-    joined,
     whole_characters,
 )
 from tidemark.client.exchange import (
@@ -84,14 +85,14 @@ class ReadOperations:
         """Return the stream's tail (`offset`), content type, lifetime and ETag, and whether it is closed.
         Raises NotFound, NotAllowed, or StreamGone for a stream that was deleted but has forks; after the last
         retry Unreachable, Unavailable or TooManyRequests."""
-        return self._head(forever=False)
+        return self.find(forever=False)
 
-    def _head(self, *, forever: bool) -> Steps[StreamInfo]:
+    def find(self, *, forever: bool) -> Steps[StreamInfo]:
         request = Request("HEAD", self.url)
         reply = yield from exchange(request, self.retry, forever=forever)
         headers = reply.headers
         ttl = headers.get("stream-ttl", "")
-        self._learn(headers)
+        self.learn(headers)
         return StreamInfo(
             offset=next_offset(request, reply),
             content_type=headers.get("content-type", ""),
@@ -113,9 +114,9 @@ class ReadOperations:
         """Read one page. With `live="long-poll"` the server waits for data until its own timeout, and
         the page may be empty."""
         _check_choice("live", live, ("long-poll", False))
-        chunk = yield from self._page(Chunk(b"", offset, cursor=cursor), live=live == "long-poll")
+        chunk = yield from self.page(Chunk(b"", offset, cursor=cursor), live=live == "long-poll")
         while not (chunk.up_to_date or ends_whole(chunk)):
-            more = yield from self._page(chunk, live=False)
+            more = yield from self.page(chunk, live=False)
             chunk = replace(more, data=chunk.data + more.data)
         return chunk
 
@@ -136,25 +137,15 @@ class ReadOperations:
         try:
             reply = yield from exchange(request, self.retry)
         except errors.StreamGone:
-            self._same(incarnation, (yield from self.head()).etag)
+            self.same(incarnation, (yield from self.head()).etag)
             raise
         start = reply.headers.get("stream-start-offset")
         if start is None:
             raise errors.MalformedReply(
                 f"{request.what}: no Stream-Start-Offset; only Tidemark reads backwards"
             )
-        incarnation = self._same(incarnation, reply.headers.get("etag"))
-        self._learn(reply.headers)
-        offset = next_offset(request, reply)
-        return Chunk(
-            b"" if start == offset else reply.body,
-            offset,
-            self.content_type or "",
-            closed=errors.is_true(reply.headers, "stream-closed"),
-            cursor=reply.headers.get("stream-cursor", cursor),
-            incarnation=incarnation,
-            start=start,
-        )
+        page = self._chunk_of(request, reply, Chunk(b"", before, cursor=cursor, incarnation=incarnation))
+        return replace(page, data=b"" if start == page.offset else page.data, start=start, up_to_date=False)
 
     def follow(
         self,
@@ -167,7 +158,7 @@ class ReadOperations:
         cursor: str | None = None,
         incarnation: str | None = None,
         whole_text: bool = True,
-    ) -> Generator[Effect | Chunk, Any, None]:
+    ) -> Followed:
         """Yield each chunk from `offset` on exactly once, until the stream is closed. `follow` reads to the
         tail and waits for more. After the first answer it retries without limit. An empty chunk means that
         the reader is at the tail or that the stream is closed.
@@ -188,16 +179,15 @@ class ReadOperations:
         steps = self._follow_name(place, live, gone, missing, on_recreated)
         return whole_characters(steps) if whole_text else steps
 
-    def _follow_name(
-        self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str
-    ) -> Generator[Effect | Chunk, Any, None]:
+    def _follow_name(self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str) -> Followed:
         """Follow the stream and, if the caller wants that, each later stream of the same name."""
         ever = False
         while True:
-            if missing == "wait":
-                yield from self._wait_for_stream(forever=ever)
             try:
-                return (yield from self._follow(place, live, gone, ever=ever or missing == "wait"))
+                if missing == "wait":
+                    yield from self._wait_for_stream(forever=ever)
+                    ever = True
+                return (yield from _Follower(self, place, live, gone, ever=ever).chunks())
             except errors.StreamReplaced:
                 if on_recreated == "error":
                     raise
@@ -207,95 +197,15 @@ class ReadOperations:
             place, ever = Chunk(b"", "-1"), True
 
     def _wait_for_stream(self, *, forever: bool) -> Steps[None]:
-        asked = 0
-        while True:
+        for asked in count():
             try:
-                yield from self._head(forever=forever or asked > 0)
+                yield from self.find(forever=forever or asked > 0)
             except errors.NotFound:
                 yield Sleep(min(self.retry.delay(asked, Lost("")), _MOST_WAITED_SECONDS))
-                asked += 1
             else:
                 return
 
-    def _follow(
-        self, place: Chunk, live: Live, gone: str, *, ever: bool
-    ) -> Generator[Effect | Chunk, Any, None]:
-        chunk, silent, by_socket, probes = place, 0, live in {"auto", "socket"}, live == "auto"
-        end = Chunk(b"", "")  # Holds the last bytes of the pages, for a split character.
-        if place.offset == "now" and live is not False:
-            # Find the tail first: a reconnect then skips nothing that is written meanwhile.
-            head, ever = (yield from self._head(forever=ever)), True
-            incarnation = self._same(place.incarnation, head.etag)
-            chunk = replace(
-                place,
-                offset=head.offset,
-                content_type=head.content_type,
-                up_to_date=True,
-                closed=head.closed,
-                incarnation=incarnation,
-            )
-            yield chunk
-        while not chunk.closed:
-            try:
-                before = chunk
-                waits = by_socket and chunk.up_to_date
-                reply = waits and (yield Wait(self.url, chunk.offset, insists=live == "socket"))
-                is_answered, page = bool(reply), reply if isinstance(reply, Reply) else None
-                # The second half of a split character cannot be read from an event stream.
-                by_pages = live in {"socket", "long-poll"} or (live is not False and not ends_whole(end))
-                if is_answered or not chunk.up_to_date or by_pages:
-                    polls = chunk.up_to_date and not is_answered
-                    chunk = yield from self._next_page(chunk, silent, page, polls=polls, forever=ever)
-                    end = replace(chunk, data=(end.data + chunk.data)[-4:])
-                    silent = 0 if is_answered or has_news(chunk, before) else silent + 1
-                elif live is False:
-                    return
-                else:
-                    events = self._try_events(chunk, live, silent, probes=probes, forever=ever)
-                    chunk, has_events = yield from events
-                    probes = probes and chunk is before
-                    silent = 0 if chunk is not before else silent + 1
-                    if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
-                        live, silent = "long-poll", 0
-                ever = True
-            except errors.StreamGone as why:
-                if gone == "error" and chunk.incarnation is None:
-                    raise
-                head = yield from self._head(forever=True)
-                self._same(chunk.incarnation, head.etag)
-                earliest = head.headers.get("stream-retained-offset")
-                if gone == "error" or earliest is None or earliest == chunk.offset:
-                    raise why from None
-                chunk = Chunk(b"", earliest, incarnation=chunk.incarnation)
-        if chunk.cut:
-            raise errors.AnswerCut(f"{self.url.partition('?')[0]}: the answer is not whole: {chunk.cut}")
-
-    def _next_page(
-        self, place: Chunk, silent: int, reply: Reply | None, *, polls: bool, forever: bool
-    ) -> Generator[Effect | Chunk, Any, Chunk]:
-        chunk = yield from self._page(place, silent, reply, live=polls, forever=forever)
-        if polls:
-            chunk = yield from self._last_data(chunk)
-        if has_news(chunk, place):
-            yield chunk
-        return chunk
-
-    def _try_events(
-        self, place: Chunk, live: Live, silent: int, *, probes: bool, forever: bool
-    ) -> Generator[Effect | Chunk, Any, tuple[Chunk, bool]]:
-        """Read one event stream. Return the last chunk, and whether the server sends event streams."""
-        try:
-            chunk = yield from self._events(place, probes=probes, forever=forever)
-        except _NoEventStream as refused:
-            if live == "sse":
-                raise refused.reason from None
-            return place, False
-        if not chunk.closed and (chunk is place or not chunk.data):
-            # A server may end every event stream at once: pause before the next.
-            yield Sleep(self.retry.delay(silent, Lost("")))
-        return chunk, True
-
-    def _page(
+    def page(
         self, place: Chunk, silent: int = 0, reply: Reply | None = None, *, live: bool, forever: bool = False
     ) -> Steps[Chunk]:
         """Read the page behind `place`, or use the page `reply` that came by the socket. `silent` counts the
@@ -304,117 +214,35 @@ class ReadOperations:
         wait_seconds = _WAIT_SECONDS if live else 0.0
         request = Request("GET", self.url, params=given_values(params), wait_seconds=wait_seconds)
         reply = reply or (yield from exchange(request, self.retry, forever=forever))
+        page = self._chunk_of(request, reply, place)
+        if live and not page.data and not page.closed and reply.seconds < _WAITED_SECONDS:
+            yield Sleep(self.retry.delay(silent, reply))
+        return page
+
+    def _chunk_of(self, request: Request, reply: Reply, place: Chunk) -> Chunk:
+        """Return the page in a reply."""
         headers = reply.headers
-        incarnation = self._same(place.incarnation, headers.get("etag"))
+        incarnation = self.same(place.incarnation, headers.get("etag"))
         if reply.status == 200:
-            self._learn(headers)
+            self.learn(headers)
         following = next_offset(request, reply)
         # An empty page of a JSON stream is an empty array.
         data = b"" if reply.body.strip() == b"[]" and is_json(self.content_type) else reply.body
         check_goes_on(request, data, place.offset, following)
         closed = errors.is_true(headers, "stream-closed")
-        if live and not data and not closed and reply.seconds < _WAITED_SECONDS:
-            yield Sleep(self.retry.delay(silent, reply))
+        is_at_tail = errors.is_true(headers, "stream-up-to-date") or (following == place.offset and not data)
         return Chunk(
             data=data,
             offset=following,
             content_type=self.content_type or "",
-            up_to_date=closed
-            or errors.is_true(headers, "stream-up-to-date")
-            or (following == place.offset and not data),
+            up_to_date=closed or is_at_tail,
             closed=closed,
             cursor=headers.get("stream-cursor", place.cursor),
             incarnation=incarnation,
             cut=headers.get("upstream-error"),
         )
 
-    def _events(self, place: Chunk, *, probes: bool, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
-        """Read one event stream until it ends or breaks. Return the last chunk, or `place` if there was none.
-        Data counts only with the control event behind it, which has the offset (section 5.8)."""
-        request = self._event_stream(place, _FIRST_BYTE_SECONDS if probes else inf)
-        yield from self.known_content_type()
-        reply = yield from self._opened(request, probes=probes, forever=forever)
-        self._same(place.incarnation, reply.headers.get("etag"))
-        base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
-        events, pieces, last, size = EventParser(), list[bytes](), place, 0
-        received: bytes | Lost = b""
-        while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):
-            size += len(received)
-            request.check_size(size)
-            for name, text in events.feed(received):
-                if name == "data":
-                    pieces.append(decode_base64(text) if base64 else text.encode())
-                elif name == "control":
-                    before, last, pieces, size = last, self._chunk(request, pieces, text, last), [], 0
-                    last = yield from self._last_data(last)
-                    if has_news(last, before):
-                        yield last
-        if probes and last is place and not (size or _is_on_time(received)):
-            raise _NoEventStream(errors.MalformedReply(f"{request.what}: nothing came of the event stream"))
-        return last
-
-    def _opened(self, request: Request, *, probes: bool, forever: bool) -> Steps[Reply]:
-        """Open an event stream and return its status and headers. Raises _NoEventStream."""
-        may_repeat = _is_on_time if probes else passing
-        try:
-            reply = yield from exchange(request, self.retry, may_repeat, forever=forever)
-        except errors.Unreachable as held:
-            if probes and held.is_late:
-                raise _NoEventStream(held) from held
-            raise
-        except errors.StatusError as refused:
-            if refused.status in {400, 405, 406, 415, 501}:
-                raise _NoEventStream(refused) from refused
-            raise
-        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            raise _NoEventStream(errors.MalformedReply(f"{request.what}: the server sends no event stream"))
-        return reply
-
-    def _last_data(self, chunk: Chunk) -> Steps[Chunk]:
-        """Read the data of an append that also closes the stream: the reference server (0.3.7) sends waiting
-        readers only the close. Chunks with an incarnation come from Tidemark, which sends both."""
-        if not chunk.closed or chunk.data or chunk.incarnation is not None:
-            return chunk
-        try:
-            there = yield from self._page(chunk, live=False)
-        except (errors.NotFound, errors.StreamGone):
-            return chunk
-        return there if there.data else chunk
-
-    def _event_stream(self, place: Chunk, max_seconds: float) -> Request:
-        return Request(
-            "GET",
-            self.url,
-            {"Accept": "text/event-stream"},
-            given_values({"offset": place.offset, "live": "sse", "cursor": place.cursor}),
-            streams=True,
-            wait_seconds=_WAIT_SECONDS,
-            max_seconds=max_seconds,
-        )
-
-    def _chunk(self, request: Request, pieces: Sequence[bytes], control: str, before: Chunk) -> Chunk:
-        try:
-            event = json.loads(control)
-            offset = event["streamNextOffset"]
-        except (ValueError, TypeError, KeyError, RecursionError) as wrong:
-            raise errors.MalformedReply(
-                f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
-            ) from wrong
-        closed = event.get("streamClosed") is True
-        data = joined(pieces, json_array=is_json(self.content_type))
-        check_goes_on(request, data, before.offset, str(offset))
-        return Chunk(
-            data=data,
-            offset=str(offset),
-            content_type=self.content_type or "",
-            up_to_date=closed or event.get("upToDate") is True,
-            closed=closed,
-            cursor=event.get("streamCursor"),
-            incarnation=before.incarnation,
-            cut=event.get("upstreamError"),
-        )
-
-    def _same(self, incarnation: str | None, etag: str | None) -> str | None:
+    def same(self, incarnation: str | None, etag: str | None) -> str | None:
         """Return the incarnation, from the ETag if it has one. Raises StreamReplaced if it has changed."""
         tag = _ETAG.match(etag or "")
         if tag and incarnation not in {None, tag[1]}:
@@ -424,11 +252,168 @@ class ReadOperations:
             )
         return tag[1] if tag else incarnation
 
-    def _learn(self, headers: Mapping[str, str]) -> None:
+    def learn(self, headers: Mapping[str, str]) -> None:
         # The answer of a proxied call is bytes. Text of the upstream comes in whole characters.
         upstream = headers.get("upstream-content-type", "")
         own = headers.get("content-type") or self.content_type
         self.content_type = upstream if upstream.startswith("text/") else own
+
+
+class _Follower:
+    """One call of `follow`: the last chunk, and how the reader waits for the next one."""
+
+    def __init__(self, stream: ReadOperations, place: Chunk, live: Live, gone: str, *, ever: bool) -> None:
+        self.stream, self.chunk, self.live, self.gone = stream, place, live, gone
+        self.by_socket, self.probes = live in {"auto", "socket"}, live == "auto"
+        #: A request was answered: then retries have no end.
+        self.ever = ever
+        #: The number of answers without news since the last news.
+        self.silent = 0
+        #: The last bytes of the pages, for a split character.
+        self.end = Chunk(b"", "")
+
+    def chunks(self) -> Followed:
+        if self.chunk.offset == "now" and self.live is not False:
+            # Find the tail first: a reconnect then skips nothing that is written meanwhile.
+            head = yield from self.stream.find(forever=self.ever)
+            self.chunk = replace(
+                self.chunk,
+                offset=head.offset,
+                content_type=head.content_type,
+                up_to_date=True,
+                closed=head.closed,
+                incarnation=self.stream.same(self.chunk.incarnation, head.etag),
+            )
+            self.ever = True
+            yield self.chunk
+        while not self.chunk.closed:
+            try:
+                if not (yield from self.advance()):
+                    return
+            except errors.StreamGone as why:
+                yield from self.skip_to_retained(why)
+            self.ever = True
+        if self.chunk.cut:
+            what = self.stream.url.partition("?")[0]
+            raise errors.AnswerCut(f"{what}: the answer is not whole: {self.chunk.cut}")
+
+    def advance(self) -> Generator[Effect | Chunk, Any, bool]:
+        """Read a page, or wait for news. Return whether the reader goes on."""
+        at_tail, insists = self.chunk.up_to_date, self.live == "socket"
+        told = (
+            at_tail and self.by_socket and (yield Wait(self.stream.url, self.chunk.offset, insists=insists))
+        )
+        # The second half of a split character cannot be read from an event stream.
+        by_pages = insists or self.live == "long-poll" or not ends_whole(self.end)
+        if told or not at_tail or (by_pages and self.live):
+            yield from self.read_page(told=told)
+        elif self.live:
+            yield from self.read_events()
+        return bool(self.live) or not at_tail
+
+    def skip_to_retained(self, why: errors.StreamGone) -> Steps[None]:
+        """Go to the earliest retained offset, or raise the error."""
+        if self.gone == "error" and self.chunk.incarnation is None:
+            raise why
+        head = yield from self.stream.find(forever=True)
+        self.stream.same(self.chunk.incarnation, head.etag)
+        earliest = head.headers.get("stream-retained-offset")
+        if self.gone == "error" or earliest is None or earliest == self.chunk.offset:
+            raise why from None
+        self.chunk = Chunk(b"", earliest, incarnation=self.chunk.incarnation)
+
+    def read_page(self, *, told: bool | Reply) -> Followed:
+        """Read one page, by a long-poll at the tail. `told`: the socket told of news, or had the page."""
+        before, polls = self.chunk, self.chunk.up_to_date and not told
+        page = told if isinstance(told, Reply) else None
+        chunk = yield from self.stream.page(before, self.silent, page, live=polls, forever=self.ever)
+        if polls:
+            chunk = yield from self.last_data(chunk)
+        self.chunk, self.end = chunk, replace(chunk, data=(self.end.data + chunk.data)[-4:])
+        self.silent = 0 if told or has_news(chunk, before) else self.silent + 1
+        if has_news(chunk, before):
+            yield chunk
+
+    def read_events(self) -> Followed:
+        """Read one event stream. Change to long-polls if the server, or a proxy, has none."""
+        before = self.chunk
+        try:
+            yield from self.events()
+        except _NoEventStream as refused:
+            if self.live == "sse":
+                raise refused.reason from None
+            self.live, self.silent = "long-poll", 0
+            return
+        if not self.chunk.closed and (self.chunk is before or not self.chunk.data):
+            # A server may end every event stream at once: pause before the next.
+            yield Sleep(self.stream.retry.delay(self.silent, Lost("")))
+        self.silent = 0 if self.chunk is not before else self.silent + 1
+        self.probes = self.probes and self.chunk is before
+        if self.live == "auto" and self.silent >= _SILENT_EVENT_STREAMS:
+            self.live, self.silent = "long-poll", 0
+
+    def events(self) -> Followed:
+        """Read one event stream until it ends or breaks. Data counts only with the control event behind it,
+        which has the offset (section 5.8)."""
+        begun, stream = self.chunk, self.stream
+        yield from stream.known_content_type()
+        request, reply = yield from self.opened()
+        stream.same(begun.incarnation, reply.headers.get("etag"))
+        base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
+        events, pieces, size = EventParser(), list[bytes](), 0
+        received: bytes | Lost = b""
+        while not self.chunk.closed and (received := (yield Receive())) and not isinstance(received, Lost):
+            size += len(received)
+            request.check_size(size)
+            for name, text in events.feed(received):
+                if name == "data":
+                    pieces.append(decode_base64(text) if base64 else text.encode())
+                elif name == "control":
+                    before = self.chunk
+                    chunk = chunk_of_event(request, pieces, text, before, stream.content_type or "")
+                    self.chunk, pieces, size = (yield from self.last_data(chunk)), [], 0
+                    if has_news(self.chunk, before):
+                        yield self.chunk
+        if self.probes and self.chunk is begun and not (size or _is_on_time(received)):
+            raise _NoEventStream(errors.MalformedReply(f"{request.what}: nothing came of the event stream"))
+
+    def opened(self) -> Steps[tuple[Request, Reply]]:
+        """Open an event stream and return its status and headers. Raises _NoEventStream."""
+        params = {"offset": self.chunk.offset, "live": "sse", "cursor": self.chunk.cursor}
+        request = Request(
+            "GET",
+            self.stream.url,
+            {"Accept": "text/event-stream"},
+            given_values(params),
+            streams=True,
+            wait_seconds=_WAIT_SECONDS,
+            max_seconds=_FIRST_BYTE_SECONDS if self.probes else inf,
+        )
+        may_repeat = _is_on_time if self.probes else passing
+        try:
+            reply = yield from exchange(request, self.stream.retry, may_repeat, forever=self.ever)
+        except errors.Unreachable as held:
+            if self.probes and held.is_late:
+                raise _NoEventStream(held) from held
+            raise
+        except errors.StatusError as refused:
+            if refused.status in {400, 405, 406, 415, 501}:
+                raise _NoEventStream(refused) from refused
+            raise
+        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+            raise _NoEventStream(errors.MalformedReply(f"{request.what}: the server sends no event stream"))
+        return request, reply
+
+    def last_data(self, chunk: Chunk) -> Steps[Chunk]:
+        """Read the data of an append that also closes the stream: the reference server (0.3.7) sends waiting
+        readers only the close. Chunks with an incarnation come from Tidemark, which sends both."""
+        if not chunk.closed or chunk.data or chunk.incarnation is not None:
+            return chunk
+        try:
+            there = yield from self.stream.page(chunk, live=False)
+        except (errors.NotFound, errors.StreamGone):
+            return chunk
+        return there if there.data else chunk
 
 
 class _NoEventStream(Exception):
