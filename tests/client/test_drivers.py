@@ -322,8 +322,9 @@ def test_a_producer_without_threads_ends(tidemark_url: str, monkeypatch: pytest.
     kept, new = stream.producer("kept", max_batch_messages=1), stream.producer("new")
     kept.append("a")
     kept.flush()
-    none = SimpleNamespace(Thread=Mock(side_effect=RuntimeError("no more threads")))
-    monkeypatch.setattr(blocking, "threading", none)  # The server goes on having some.
+    none = Mock(return_value=Mock(start=Mock(side_effect=RuntimeError("no more threads"))))
+    threads = SimpleNamespace(Thread=none, Timer=none)
+    monkeypatch.setattr(blocking, "threading", threads)  # The server goes on having some.
     for text in "bcd":
         kept.append(text)
     kept.flush()
@@ -496,8 +497,7 @@ async def entered(block: Any) -> AsyncIterator[Any]:
             yield value
 
 
-def test_threads_of_a_producer_that_is_gone_end(tidemark_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking, "_IDLE_SECONDS", 0.05)
+def test_threads_of_a_producer_that_is_gone_end(tidemark_url: str) -> None:
     stream = Stream.create(f"{tidemark_url}/v1/stream/dropped", content_type="text/plain")
 
     others = threads_named("tidemark-producer")

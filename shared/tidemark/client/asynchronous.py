@@ -7,8 +7,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
@@ -17,9 +16,9 @@ import httpx
 from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk, Followed, next_chunk
-from tidemark.client.core import Create, CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
+from tidemark.client.core import Create, Data, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
-from tidemark.client.exchange import Effect, Request, Retry, Sleep, Steps, Wait
+from tidemark.client.exchange import Effect, Request, Sleep, Steps, Wait
 from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, WaitResult, bearer_token
 
 _P = ParamSpec("_P")
@@ -52,7 +51,7 @@ class AsyncDriver(wire.Driver[httpx.AsyncClient, wire.AsyncValue]):
     _follower: SocketFollower | None = None
 
     async def run(self, steps: Steps[_T]) -> _T:
-        return await self._run(steps)
+        return await self.finish(steps)
 
     async def chunks(self, steps: Followed) -> AsyncGenerator[Chunk]:
         try:
@@ -134,28 +133,10 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
 
     @classmethod
     async def create(
-        cls,
-        url: str,
-        *,
-        content_type: str | None = None,
-        headers: Mapping[str, wire.AsyncValue] | None = None,
-        params: Mapping[str, wire.AsyncValue] | None = None,
-        client: httpx.AsyncClient | None = None,
-        retry: Retry | None = None,
-        default: Default | None = None,
-        timeout: float | timedelta | None = None,  # noqa: ASYNC109 (of each request)
-        **creation: Unpack[CreateOptions],
+        cls, url: str, **options: Unpack[wire.NewStream[httpx.AsyncClient, wire.AsyncValue]]
     ) -> Self:
-        stream = cls(
-            url,
-            content_type=content_type,
-            headers=headers,
-            params=params,
-            client=client,
-            retry=retry,
-            default=default,
-            timeout=timeout,
-        )
+        of_stream, creation = wire.parted(options)
+        stream = cls(url, **of_stream)
         await stream._driver().run(stream._protocol.create(**creation))
         return stream
 

@@ -266,7 +266,8 @@ class Batches:
         if self.failure is None:
             if why.__traceback__ is not None:
                 why.add_note("".join(format_tb(why.__traceback__)))
-            self.failure = why.with_traceback(None)
+            errors.forget_frames(why)
+            self.failure = why
             self._waiting = deque(b"" for _ in self._waiting)
             self._unanswered = [replace(batch, body=b"") for batch in self._unanswered]
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
-from datetime import timedelta
 from functools import cached_property, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
@@ -22,9 +21,9 @@ from tidemark.client import wire
 from tidemark.client.asynchronous import AsyncDriver
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk, Followed, next_chunk
-from tidemark.client.core import Create, CreateOptions, Data, Default, Protocol, Receipt, call_by_proxy
+from tidemark.client.core import Create, Data, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
-from tidemark.client.exchange import Effect, Request, Retry, Sleep, Steps, Wait
+from tidemark.client.exchange import Effect, Request, Sleep, Steps, Wait
 from tidemark.client.socket import loop_threads
 
 _P = ParamSpec("_P")
@@ -41,8 +40,6 @@ def shared_client() -> httpx.Client:
     return client
 
 
-#: Idle time after which a worker thread ends.
-_IDLE_SECONDS: Final = 2.0
 _producers: Final[WeakSet[Producer]] = WeakSet()
 #: Time that a process waits for its producers when it exits.
 _EXIT_SECONDS: Final = 5.0
@@ -60,7 +57,7 @@ def _finish() -> None:
 
 class BlockingDriver(wire.Driver[httpx.Client, wire.Value]):
     def run(self, steps: Steps[_T]) -> _T:
-        return wire.complete(self._run(steps))
+        return wire.complete(self.finish(steps))
 
     def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
@@ -207,31 +204,12 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
     follow = _following(Protocol.follow)
 
     @classmethod
-    def create(
-        cls,
-        url: str,
-        *,
-        content_type: str | None = None,
-        headers: Mapping[str, wire.Value] | None = None,
-        params: Mapping[str, wire.Value] | None = None,
-        client: httpx.Client | None = None,
-        retry: Retry | None = None,
-        default: Default | None = None,
-        timeout: float | timedelta | None = None,
-        **creation: Unpack[CreateOptions],
-    ) -> Self:
+    def create(cls, url: str, **options: Unpack[wire.NewStream[httpx.Client, wire.Value]]) -> Self:
         """Create the stream, or use the existing one if its configuration is the same. Raises StreamConflict
-        if the configuration differs."""
-        stream = cls(
-            url,
-            content_type=content_type,
-            headers=headers,
-            params=params,
-            client=client,
-            retry=retry,
-            default=default,
-            timeout=timeout,
-        )
+        if the configuration differs. Takes the options of `Stream`, and of the stream's creation: `ttl`,
+        `expires_at`, `closed`, `data`, `forked_from`, `retain_seconds`, `compact`, …"""
+        of_stream, creation = wire.parted(options)
+        stream = cls(url, **of_stream)
         stream._driver().run(stream._protocol.create(**creation))
         return stream
 
@@ -342,7 +320,7 @@ class Producer:
     def __init__(self, driver: BlockingDriver, batches: Batches, *, closes: bool) -> None:
         self._driver, self._batches, self._closes = driver, batches, closes
         self._changed = threading.Condition()
-        self._workers = self._idle = 0
+        self._timer: threading.Timer | None = None
         self._stopped = False
         self._process = os.getpid()
         _producers.add(self)
@@ -356,10 +334,9 @@ class Producer:
         wire.check_process(self._process)
         message = self._batches.encode(data)
         with self._changed:
-            while self._batches.is_full and self._batches.failure is None:
-                self._changed.wait()
+            self._until(lambda: not self._batches.is_full)
             if self._batches.add(message, time.monotonic()):
-                self._wake_worker()
+                self._send_what_is_ready()
 
     def flush(self) -> Receipt | None:
         """Wait until the server has acknowledged every message appended before. Return the receipt of the
@@ -367,11 +344,9 @@ class Producer:
         wire.check_process(self._process)
         with self._changed:
             self._batches.hurry()
-            self._wake_worker()
+            self._send_what_is_ready()
             added = self._batches.added
-            while self._batches.failure is None and self._batches.acknowledged < added:
-                self._changed.wait()
-            self._batches.check()
+            self._until(lambda: self._batches.acknowledged >= added)
             return self._batches.result
 
     def close(self, data: Data = None) -> Receipt | None:
@@ -383,10 +358,8 @@ class Producer:
                 if not self._batches.is_closed:
                     self._batches.add(message, time.monotonic())
                     self._batches.close()
-                    self._wake_worker()
-                while self._batches.failure is None and not self._batches.is_closed:
-                    self._changed.wait()
-                self._batches.check()
+                    self._send_what_is_ready()
+                self._until(lambda: self._batches.is_closed)
                 return self._batches.result
         finally:
             self._stop()
@@ -417,7 +390,7 @@ class Producer:
             return
         with self._changed:
             self._batches.hurry()
-            self._wake_worker()
+            self._send_what_is_ready()
             while self._batches.failure is None and self._batches.unwritten and time.monotonic() < until:
                 self._changed.wait(min(threading.TIMEOUT_MAX, until - time.monotonic()))
         wire.warn_of_unwritten(self._batches)
@@ -428,48 +401,44 @@ class Producer:
         with self._changed:
             self._stopped = True
             self._batches.detach()
+            self._send_what_is_ready()
             self._changed.notify_all()
 
-    def _wake_worker(self) -> None:
-        """Wake an idle worker, or start a new one if all are busy."""
-        if self._idle or self._workers >= self._batches.limits.max_in_flight:
-            self._changed.notify_all()
-            return
-        try:
-            threading.Thread(target=self._work, name="tidemark-producer", daemon=True).start()
-            self._workers += 1
-        except RuntimeError as error:  # The system has no more threads: an existing worker goes on.
-            if not self._workers:
+    def _until(self, condition: Callable[[], bool]) -> None:
+        while self._batches.failure is None and not condition():
+            self._changed.wait()
+        self._batches.check()
+
+    def _send_what_is_ready(self) -> None:
+        """Send each batch that is ready, on a thread. A timer does so when a linger or a retry pause ends."""
+        with self._changed:
+            while (batch := self._batches.take(time.monotonic())) is not None:
+                send = threading.Thread(
+                    target=self._send, args=(batch,), name="tidemark-producer", daemon=True
+                )
+                try:
+                    send.start()
+                except RuntimeError:  # The system has no more threads.
+                    self._send(batch)
+            if self._timer is not None:
+                self._timer.cancel()
+            if (at := self._batches.next_at()) is None:
+                return
+            self._timer = threading.Timer(max(0.0, at - time.monotonic()), self._send_what_is_ready)
+            self._timer.name, self._timer.daemon = "tidemark-producer", True
+            try:
+                self._timer.start()
+            except RuntimeError as error:
                 self._batches.fail(error)
 
-    def _work(self) -> None:
-        while (batch := self._next()) is not None:
-            try:
-                reply = self._driver.perform(self._batches.request(batch))
-                with self._changed:
-                    self._batches.answered(batch, reply, time.monotonic())
-            except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append raises it)
-                with self._changed:
-                    self._batches.fail(error)
+    def _send(self, batch: ProducerBatch) -> None:
+        try:
+            reply = self._driver.perform(self._batches.request(batch))
             with self._changed:
-                self._changed.notify_all()
-            del batch  # Free its memory: the wait for the next batch may be long.
-
-    def _next(self) -> ProducerBatch | None:
-        """Wait for the next batch. None at the end, and after an idle time: a waiting thread would keep an
-        unused producer in memory."""
+                self._batches.answered(batch, reply, time.monotonic())
+        except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append raises it)
+            with self._changed:
+                self._batches.fail(error)
         with self._changed:
-            while not self._stopped:
-                now = time.monotonic()
-                if (batch := self._batches.take(now)) is not None:
-                    if self._batches.next_at() is not None and not self._idle:
-                        self._wake_worker()
-                    return batch
-                at = self._batches.next_at()
-                self._idle += 1
-                is_woken = self._changed.wait(_IDLE_SECONDS if at is None else max(0.0, at - now))
-                self._idle -= 1
-                if at is None and not is_woken and self._batches.next_at() is None:
-                    break
-            self._workers -= 1
-            return None
+            self._send_what_is_ready()
+            self._changed.notify_all()

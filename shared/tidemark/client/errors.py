@@ -182,6 +182,12 @@ def is_true(headers: Mapping[str, str], name: str) -> bool:
     return headers.get(name, "").lower() == "true"
 
 
+def forget_frames(error: BaseException | None) -> None:
+    """Remove the frames of an error and its causes: they would keep the body of a request in memory."""
+    while error is not None:
+        error.__traceback__, error = None, error.__cause__
+
+
 def _reason(body: bytes) -> str:
     """Return the server's reason: the `error` or `message` of a JSON object, else the start of the body."""
     try:

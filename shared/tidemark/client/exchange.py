@@ -175,24 +175,21 @@ def may_have_been_written(reply: Reply | Lost) -> bool:
     return reply.status not in {429, 500, 503} or reply.outcome_is_unknown
 
 
-def failure(request: Request, reply: Reply | Lost) -> StreamError:
-    writes = request.method not in {"GET", "HEAD"}
+def failure(request: Request, reply: Reply | Lost, tries: int = 1, seconds: float = 0.0) -> StreamError:
+    """Return the error of a request after so many tries."""
+    writes, why = request.method not in {"GET", "HEAD"}, StreamError()
     if isinstance(reply, Reply):
-        refused = refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
-        return UnconfirmedWrite(str(refused)) if writes and reply.outcome_is_unknown else refused
-    if writes and reply.sent:
-        lost: Unreachable = UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
+        why = refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
+        if writes and reply.outcome_is_unknown:
+            why = UnconfirmedWrite(str(why))
     else:
         lost = Unreachable(f"{request.what}: {reply.reason}")
-    lost.is_late, lost.__cause__ = reply.is_late, reply.error
-    return lost
-
-
-def _last_failure(request: Request, reply: Reply | Lost, failures: int, spent: float) -> StreamError:
-    """Return the error. An error in a local variable of the raising frame would be a reference cycle."""
-    why = failure(request, reply)
-    if failures:
-        why.add_note(f"It was tried {failures + 1} times in {spent:.1f} s.")
+        if writes and reply.sent:
+            lost = UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
+        lost.is_late, lost.__cause__ = reply.is_late, reply.error
+        why = lost
+    if tries > 1:
+        why.add_note(f"It was tried {tries} times in {seconds:.1f} s.")
     return why
 
 
@@ -219,7 +216,7 @@ def exchange(
         pause = retry.delay(failures, reply)
         is_over = not forever and retry.is_over(failures, spent + pause)
         if is_over or not (passing(reply) and may_repeat(reply)):
-            raise _last_failure(request, reply, failures, spent)
+            raise failure(request, reply, failures + 1, spent)
         if not failures:
             warn_of_retry(request, reply)
         yield Sleep(pause)

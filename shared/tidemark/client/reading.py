@@ -46,6 +46,8 @@ Live: TypeAlias = Literal["auto", "socket", "sse", "long-poll", False]
 _WAIT_SECONDS: Final = 45.0
 #: Timeout of the first byte of an event stream. A slower one is buffered to its end by a proxy.
 _FIRST_BYTE_SECONDS: Final = 5.0
+#: Statuses of servers, or proxies, that have no event streams.
+_NO_EVENT_STREAM: Final = {400, 405, 406, 415, 501}
 #: Event streams without an event before `follow` changes to long-polls: a server or proxy may block them.
 _SILENT_EVENT_STREAMS: Final = 3
 #: An ETag of Tidemark, for a page or a tail, begins with the stream's incarnation.
@@ -144,7 +146,7 @@ class ReadOperations:
             raise errors.MalformedReply(
                 f"{request.what}: no Stream-Start-Offset; only Tidemark reads backwards"
             )
-        page = self._chunk_of(request, reply, Chunk(b"", before, cursor=cursor, incarnation=incarnation))
+        page = self._chunk_of(request, reply, Chunk(b"", "", cursor=cursor, incarnation=incarnation))
         return replace(page, data=b"" if start == page.offset else page.data, start=start, up_to_date=False)
 
     def follow(
@@ -336,12 +338,8 @@ class _Follower:
 
     def read_events(self) -> Followed:
         """Read one event stream. Change to long-polls if the server, or a proxy, has none."""
-        before = self.chunk
-        try:
-            yield from self.events()
-        except _NoEventStream as refused:
-            if self.live == "sse":
-                raise refused.reason from None
+        before, opened = self.chunk, (yield from self.opened())
+        if opened is None or not (yield from self.events(*opened)):
             self.live, self.silent = "long-poll", 0
             return
         if not self.chunk.closed and (self.chunk is before or not self.chunk.data):
@@ -352,12 +350,32 @@ class _Follower:
         if self.live == "auto" and self.silent >= _SILENT_EVENT_STREAMS:
             self.live, self.silent = "long-poll", 0
 
-    def events(self) -> Followed:
+    def opened(self) -> Steps[tuple[Request, Reply] | None]:
+        """Open an event stream and return its status and headers. None if long-polls may work instead."""
+        params = {"offset": self.chunk.offset, "live": "sse", "cursor": self.chunk.cursor}
+        headers, max_seconds = {"Accept": "text/event-stream"}, _FIRST_BYTE_SECONDS if self.probes else inf
+        request = Request("GET", self.stream.url, headers, given_values(params), streams=True)
+        request = replace(request, wait_seconds=_WAIT_SECONDS, max_seconds=max_seconds)
+        yield from self.stream.known_content_type()
+        may_repeat = _is_on_time if self.probes else passing
+        try:
+            reply = yield from exchange(request, self.stream.retry, may_repeat, forever=self.ever)
+        except (errors.Unreachable, errors.StatusError) as refused:
+            has_none = isinstance(refused, errors.StatusError) and refused.status in _NO_EVENT_STREAM
+            is_held = self.probes and isinstance(refused, errors.Unreachable) and refused.is_late
+            if self.live == "sse" or not (has_none or is_held):
+                raise
+            return None
+        if reply.headers.get("content-type", "").startswith("text/event-stream"):
+            return request, reply
+        if self.live == "sse":
+            raise errors.MalformedReply(f"{request.what}: the server sends no event stream")
+        return None
+
+    def events(self, request: Request, reply: Reply) -> Generator[Effect | Chunk, Any, bool]:
         """Read one event stream until it ends or breaks. Data counts only with the control event behind it,
-        which has the offset (section 5.8)."""
+        which has the offset (section 5.8). Return False if a proxy seems to hold the events back."""
         begun, stream = self.chunk, self.stream
-        yield from stream.known_content_type()
-        request, reply = yield from self.opened()
         stream.same(begun.incarnation, reply.headers.get("etag"))
         base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
         events, pieces, size = EventParser(), list[bytes](), 0
@@ -374,35 +392,7 @@ class _Follower:
                     self.chunk, pieces, size = (yield from self.last_data(chunk)), [], 0
                     if has_news(self.chunk, before):
                         yield self.chunk
-        if self.probes and self.chunk is begun and not (size or _is_on_time(received)):
-            raise _NoEventStream(errors.MalformedReply(f"{request.what}: nothing came of the event stream"))
-
-    def opened(self) -> Steps[tuple[Request, Reply]]:
-        """Open an event stream and return its status and headers. Raises _NoEventStream."""
-        params = {"offset": self.chunk.offset, "live": "sse", "cursor": self.chunk.cursor}
-        request = Request(
-            "GET",
-            self.stream.url,
-            {"Accept": "text/event-stream"},
-            given_values(params),
-            streams=True,
-            wait_seconds=_WAIT_SECONDS,
-            max_seconds=_FIRST_BYTE_SECONDS if self.probes else inf,
-        )
-        may_repeat = _is_on_time if self.probes else passing
-        try:
-            reply = yield from exchange(request, self.stream.retry, may_repeat, forever=self.ever)
-        except errors.Unreachable as held:
-            if self.probes and held.is_late:
-                raise _NoEventStream(held) from held
-            raise
-        except errors.StatusError as refused:
-            if refused.status in {400, 405, 406, 415, 501}:
-                raise _NoEventStream(refused) from refused
-            raise
-        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            raise _NoEventStream(errors.MalformedReply(f"{request.what}: the server sends no event stream"))
-        return request, reply
+        return not self.probes or self.chunk is not begun or size > 0 or _is_on_time(received)
 
     def last_data(self, chunk: Chunk) -> Steps[Chunk]:
         """Read the data of an append that also closes the stream: the reference server (0.3.7) sends waiting
@@ -414,14 +404,6 @@ class _Follower:
         except (errors.NotFound, errors.StreamGone):
             return chunk
         return there if there.data else chunk
-
-
-class _NoEventStream(Exception):
-    """The server has no event stream for this stream, or a proxy buffers it."""
-
-    def __init__(self, reason: errors.StreamError) -> None:
-        super().__init__(reason)
-        self.reason: Final = reason
 
 
 def _is_on_time(reply: Reply | Lost | bytes) -> bool:

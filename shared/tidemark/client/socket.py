@@ -247,20 +247,16 @@ class LoopThread:
 
     def enter(self) -> asyncio.AbstractEventLoop:
         with self._lock:
+            if not self._followers:
+                loop = asyncio.new_event_loop()
+                try:
+                    threading.Thread(target=partial(_run, loop), name="tidemark-socket", daemon=True).start()
+                except RuntimeError:  # The system has no more threads: the next follower tries again.
+                    loop.close()
+                    raise
+                self._loop = loop
             self._followers += 1
-            if self._followers == 1:
-                self._start()
             return self._loop
-
-    def _start(self) -> None:
-        loop = asyncio.new_event_loop()
-        try:
-            threading.Thread(target=partial(_run, loop), name="tidemark-socket", daemon=True).start()
-        except RuntimeError:  # The system has no more threads: the next follower tries again.
-            self._followers = 0
-            loop.close()
-            raise
-        self._loop = loop
 
     def leave(self) -> None:
         with self._lock:

@@ -48,24 +48,22 @@ class _ProxyTransport(nullcontext[None]):
         self._url, self._headers, self._key = url, headers, key
 
     def handle_request(self, request: Any) -> Any:
-        call = _Call(request)
-        steps = call_by_proxy(self._url, request, request.read(), self._key)
-        with call.failures():
-            try:
-                url, content_type = BlockingDriver(None, self._headers).run(call.within(steps))
-            except StatusError as refused:
-                return call.refusal(refused)
-        return call.response(url, content_type, Following)
+        driver = BlockingDriver(None, self._headers)
+        return wire.complete(self._handle(request, request.read(), driver, Following))
 
     async def handle_async_request(self, request: Any) -> Any:
+        driver = AsyncDriver(None, self._headers)
+        return await self._handle(request, await request.aread(), driver, AsyncDriver().chunks)
+
+    async def _handle(self, request: Any, body: bytes, driver: Any, chunks: Callable[[Any], Any]) -> Any:
         call = _Call(request)
-        steps = call_by_proxy(self._url, request, await request.aread(), self._key)
+        steps = call_by_proxy(self._url, request, body, self._key)
         with call.failures():
             try:
-                url, content_type = await AsyncDriver(None, self._headers).run(call.within(steps))
+                url, content_type = await driver.finish(call.within(steps))
             except StatusError as refused:
                 return call.refusal(refused)
-        return call.response(url, content_type, AsyncDriver().chunks)
+        return call.response(url, content_type, chunks)
 
     def close(self) -> None:
         """The process shares the connections, as for `Stream`."""

@@ -12,14 +12,15 @@ from contextlib import suppress
 from datetime import timedelta
 from math import inf, isinf
 from time import monotonic
-from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypedDict, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import httpx
 
 from tidemark.client.batches import Batches
-from tidemark.client.core import Default, Protocol
+from tidemark.client.core import CreateOptions, Default, Protocol
+from tidemark.client.errors import forget_frames
 from tidemark.client.exchange import Effect, Lost, Receive, Reply, Request, Retry, Steps
 from tidemark.protocol import __version__
 
@@ -51,6 +52,28 @@ _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout,
 #: Lifetime of the stop signal of a writer that crashed.
 SIGNAL_TTL_SECONDS: Final = 24 * 3600
 log: Final = logging.getLogger("tidemark.client")
+
+
+class StreamOptions(TypedDict, Generic[ClientT, ValueT], total=False):
+    """The options of a stream, which its creation takes too."""
+
+    content_type: str | None
+    headers: Mapping[str, ValueT] | None
+    params: Mapping[str, ValueT] | None
+    client: ClientT | None
+    retry: Retry | None
+    default: Default | None
+    timeout: float | timedelta | None
+
+
+class NewStream(StreamOptions[ClientT, ValueT], CreateOptions, total=False):
+    pass
+
+
+def parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of a stream, and those of its creation."""
+    options = {name: given[name] for name in StreamOptions.__annotations__ if name in given}
+    return options, {name: value for name, value in given.items() if name not in options}
 
 
 class StreamAddress(Generic[ClientT, ValueT]):
@@ -118,7 +141,7 @@ class Driver(Generic[ClientT, ValueT]):
         self._open: httpx.Response | None = None
         self._pieces: AsyncIterator[bytes] | None = None
 
-    async def _run(self, steps: Steps[_T]) -> _T:
+    async def finish(self, steps: Steps[_T]) -> _T:
         result = None
         while True:
             try:
@@ -333,7 +356,5 @@ def lost(error: httpx.RequestError, seconds: float = 0.0) -> Lost:
     reason, is_late = f"{type(error).__name__} {error}".strip(), isinstance(error, httpx.ReadTimeout)
     with suppress(RuntimeError):  # The error may have no request.
         error.request = httpx.Request(error.request.method, error.request.url)
-    cause: BaseException | None = error
-    while cause is not None:  # The frames, as the request, would keep the request's body in memory.
-        cause.__traceback__, cause = None, cause.__cause__
+    forget_frames(error)
     return Lost(reason, not isinstance(error, _NOT_SENT), is_late, seconds, error)
