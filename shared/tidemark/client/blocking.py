@@ -422,6 +422,7 @@ class Producer:
                     self._send(batch)
             if self._timer is not None:
                 self._timer.cancel()
+                self._timer = None  # The timer holds the producer.
             if (at := self._batches.next_at()) is None:
                 return
             self._timer = threading.Timer(max(0.0, at - time.monotonic()), self._send_what_is_ready)

@@ -182,10 +182,11 @@ def is_true(headers: Mapping[str, str], name: str) -> bool:
     return headers.get(name, "").lower() == "true"
 
 
-def forget_frames(error: BaseException | None) -> None:
-    """Remove the frames of an error and its causes: they would keep the body of a request in memory."""
-    while error is not None:
-        error.__traceback__, error = None, error.__cause__
+def forget_frames(error: BaseException | None, outer: BaseException | None = None) -> None:
+    """Remove the frames, which would keep a request's body in memory, of an error and of those behind it, up
+    to `outer`."""
+    while error is not None and error is not outer:
+        error.__traceback__, error = None, error.__cause__ or error.__context__
 
 
 def _reason(body: bytes) -> str:

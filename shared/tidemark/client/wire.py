@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -158,12 +159,13 @@ class Driver(Generic[ClientT, ValueT]):
         raise NotImplementedError
 
     async def _answer(self, effect: Request | Receive) -> Reply | Lost | bytes:
-        began = time.monotonic()
+        began, outer = time.monotonic(), sys.exc_info()[1]
         try:
             if isinstance(effect, Request):
                 return await self._send(effect)
             return b"" if self._pieces is None else await anext(self._pieces, b"")
         except httpx.RequestError as error:
+            forget_frames(error, outer)
             return lost(error, time.monotonic() - began)
 
     async def _send(self, request: Request) -> Reply:
@@ -350,11 +352,10 @@ class Body:
 
 def lost(error: httpx.RequestError, seconds: float = 0.0) -> Lost:
     """Turn an error of httpx into `Lost`, or a ValueError if the caller made the mistake."""
+    with suppress(RuntimeError):  # The error may have no request.
+        error.request = httpx.Request(error.request.method, error.request.url)
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         # A retry cannot succeed: the caller gave an invalid header or an unknown scheme.
         raise ValueError(f"the request cannot be sent: {error}") from error  # noqa: TRY004
     reason, is_late = f"{type(error).__name__} {error}".strip(), isinstance(error, httpx.ReadTimeout)
-    with suppress(RuntimeError):  # The error may have no request.
-        error.request = httpx.Request(error.request.method, error.request.url)
-    forget_frames(error)
     return Lost(reason, not isinstance(error, _NOT_SENT), is_late, seconds, error)
