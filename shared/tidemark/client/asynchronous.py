@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 _clients: Final[dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]] = {}
 
 
-async def shared_client() -> httpx.AsyncClient:
+async def _shared_client() -> httpx.AsyncClient:
     """Return the client of this event loop. `asyncio.run` closes its generators, and with them the client."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
@@ -46,7 +46,7 @@ async def shared_client() -> httpx.AsyncClient:
     return _clients[loop][0]
 
 
-class AsyncDriver(wire.Driver[httpx.AsyncClient, wire.AsyncValue]):
+class AsyncDriver(wire.HttpxDriver[httpx.AsyncClient, wire.AsyncValue]):
     #: The follower of the socket, if the driver waits by the socket.
     _follower: SocketFollower | None = None
 
@@ -73,12 +73,12 @@ class AsyncDriver(wire.Driver[httpx.AsyncClient, wire.AsyncValue]):
             self._follower = SocketFollower(wait.url, partial(_ask, self._client), insists=wait.insists)
         result = None
         while result is None:
-            token = bearer_token(self._client, await wire.values_of(self._headers))
+            token = bearer_token(self._client, await wire.made_values(self._headers))
             result = await self._follower.wait(wait.offset, token)
         return result
 
-    async def _shared_client(self) -> httpx.AsyncClient:
-        return await shared_client()
+    async def _default_client(self) -> httpx.AsyncClient:
+        return await _shared_client()
 
     async def close(self) -> None:
         if self._follower is not None:
@@ -87,7 +87,7 @@ class AsyncDriver(wire.Driver[httpx.AsyncClient, wire.AsyncValue]):
 
 
 async def _ask(client: httpx.AsyncClient | None, url: str) -> httpx.Response:
-    client = client or await shared_client()
+    client = client or await _shared_client()
     body = wire.Body(Request("GET", url, max_bytes=MAX_ANSWER_BYTES), ASK_SECONDS)
     async with client.stream("GET", url, follow_redirects=True, timeout=ASK_SECONDS) as response:
         async for piece in response.aiter_bytes():
@@ -135,7 +135,7 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
     async def create(
         cls, url: str, **options: Unpack[wire.NewStream[httpx.AsyncClient, wire.AsyncValue]]
     ) -> Self:
-        of_stream, creation = wire.parted(options)
+        of_stream, creation = wire.split_options(options)
         stream = cls(url, **of_stream)
         await stream._driver().run(stream._protocol.create(**creation))
         return stream

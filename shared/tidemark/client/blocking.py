@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from contextvars import copy_context
 from functools import cached_property, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
@@ -32,7 +31,7 @@ _T = TypeVar("_T")
 _clients: Final[dict[int, httpx.Client]] = {}
 
 
-def shared_client() -> httpx.Client:
+def _shared_client() -> httpx.Client:
     """Return the client of this process. A forked child must not use its parent's connections."""
     client = _clients.get(os.getpid())
     if client is None:
@@ -55,17 +54,17 @@ def _finish() -> None:
         client.close()
 
 
-class BlockingDriver(wire.Driver[httpx.Client, wire.Value]):
+class BlockingDriver(wire.HttpxDriver[httpx.Client, wire.Value]):
     def run(self, steps: Steps[_T]) -> _T:
-        return wire.complete(self.finish(steps))
+        return wire.run_without_loop(self.finish(steps))
 
     def perform(self, effect: Effect) -> Any:
         if isinstance(effect, Sleep):
             return time.sleep(effect.seconds)
-        return False if isinstance(effect, Wait) else wire.complete(self._answer(effect))
+        return False if isinstance(effect, Wait) else wire.run_without_loop(self._answer(effect))
 
-    def _shared_client(self) -> httpx.Client:
-        return shared_client()
+    def _default_client(self) -> httpx.Client:
+        return _shared_client()
 
 
 class Following(BlockingDriver, Iterator[Chunk]):
@@ -115,7 +114,7 @@ class Following(BlockingDriver, Iterator[Chunk]):
             return asyncio.run_coroutine_threadsafe(self._waiter.perform(effect), self._loop)
         waiting = Future[Any]()
         if not isinstance(effect, Sleep):
-            work = partial(copy_context().run, self._answer_from_a_thread, waiting, super().perform, effect)
+            work = partial(self._answer_from_a_thread, waiting, super().perform, effect)
             threading.Thread(target=work, name="tidemark-wait", daemon=True).start()
         return waiting
 
@@ -136,7 +135,7 @@ class Following(BlockingDriver, Iterator[Chunk]):
         if waiting.set_running_or_notify_cancel():
             tell()
         else:  # The iteration has ended.
-            wire.complete(self._close())
+            wire.run_without_loop(self._close())
 
     def close(self) -> None:
         with self._lock:
@@ -148,7 +147,7 @@ class Following(BlockingDriver, Iterator[Chunk]):
                 asyncio.run_coroutine_threadsafe(self._waiter.close(), self._loop)
                 loop_threads[self._process].leave()
         if not is_read:
-            wire.complete(self._close())
+            wire.run_without_loop(self._close())
 
     __del__ = close
 
@@ -208,7 +207,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         """Create the stream, or use the existing one if its configuration is the same. Raises StreamConflict
         if the configuration differs. Takes the options of `Stream`, and of the stream's creation: `ttl`,
         `expires_at`, `closed`, `data`, `forked_from`, `retain_seconds`, `compact`, …"""
-        of_stream, creation = wire.parted(options)
+        of_stream, creation = wire.split_options(options)
         stream = cls(url, **of_stream)
         stream._driver().run(stream._protocol.create(**creation))
         return stream

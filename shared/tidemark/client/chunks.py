@@ -30,6 +30,11 @@ class Chunk:
     start: str | None = None
     cut: str | None = None
 
+    def has_news(self, before: Chunk) -> bool:
+        """Whether the chunk has data or a new state of the stream."""
+        news = self.closed or self.offset != before.offset or self.up_to_date != before.up_to_date
+        return bool(self.data) or news
+
     @property
     def text(self) -> str:
         """Return the text. `follow` yields whole characters; `read` may split the last one at the tail."""
@@ -150,12 +155,6 @@ class EventParser:
         return None
 
 
-def has_news(chunk: Chunk, before: Chunk) -> bool:
-    """Whether the chunk has data or a new state of the stream."""
-    news = chunk.closed or chunk.offset != before.offset or chunk.up_to_date != before.up_to_date
-    return bool(chunk.data) or news
-
-
 def decode_base64(text: str) -> bytes:
     """Decode base64, which may have line breaks (section 5.8)."""
     try:
@@ -165,7 +164,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def chunk_of_event(
-    request: Request, pieces: Sequence[bytes], control: str, before: Chunk, content_type: str
+    request: Request, texts: Sequence[str], control: str, before: Chunk, content_type: str, *, base64: bool
 ) -> Chunk:
     """Return the chunk of a control event, and of the data events before it."""
     try:
@@ -176,6 +175,7 @@ def chunk_of_event(
             f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
         ) from wrong
     closed = event.get("streamClosed") is True
+    pieces = [decode_base64(text) if base64 else text.encode() for text in texts]
     data = _joined(pieces, json_array=is_json(content_type))
     check_goes_on(request, data, before.offset, offset)
     return Chunk(

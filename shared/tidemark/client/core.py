@@ -252,10 +252,9 @@ def _setting_headers(given: StreamSettings, known: Collection[str]) -> dict[str,
 def _whole_seconds(given: int | timedelta | None) -> int | None:
     if not isinstance(given, timedelta):
         return given
-    seconds, rest = divmod(given, timedelta(seconds=1))
-    if rest:
+    if given % timedelta(seconds=1):
         raise ValueError(f"{given} has a part of a second; a stream's settings are in whole seconds")
-    return seconds
+    return given // timedelta(seconds=1)
 
 
 def _rfc3339(moment: datetime | str | None) -> str | None:

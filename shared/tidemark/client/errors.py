@@ -1,25 +1,4 @@
-"""The errors of the client. A ValueError or TypeError means that an argument is wrong.
-
-StreamError
-├── StatusError          the server's answer is 3xx, 4xx or 5xx
-│   ├── InvalidRequest       400: malformed offset, invalid JSON, …
-│   ├── NotAllowed           401, 403: token is missing or has no right
-│   │   └── ProducerFenced       another producer of this id has claimed a later epoch
-│   ├── NotFound             404
-│   ├── StreamConflict       409: exists with another configuration, content type differs, …
-│   │   ├── StreamClosed         nothing can be appended any more
-│   │   ├── SequenceConflict     `Stream-Seq` is not above the last one
-│   │   └── OutOfOrderSequence   the server has not seen an earlier batch of this producer
-│   ├── StreamGone           410: deleted while forks use it, or the offset is no longer retained
-│   ├── ETagMismatch         412: `If-Match` names another tail
-│   ├── TooManyRequests      429, after all retries
-│   └── Unavailable          5xx, after all retries
-├── StreamReplaced       the stream was deleted and created again since the last read
-├── AnswerCut            the answer of a model that the server calls (durable proxy) ended early
-├── Unreachable          no whole answer, after all retries
-│   └── UnconfirmedWrite     no whole answer to a write: the server may have written the data
-└── MalformedReply       the answer is not one of the protocol: invalid JSON, no offset, broken event
-"""
+"""The errors of the client. A ValueError or TypeError means that an argument is wrong."""
 
 from __future__ import annotations
 
@@ -80,72 +59,74 @@ _WITHOUT_WORDS: Final[Mapping[int, str]] = {
 
 
 class InvalidRequest(StatusError):
-    pass
+    """400: a malformed offset, invalid JSON, …"""
 
 
 class NotAllowed(StatusError):
-    pass
+    """401, 403: the token is missing or has no right."""
 
 
 class ProducerFenced(NotAllowed):
-    pass
+    """Another producer of this id has claimed a later epoch."""
 
 
 class NotFound(StatusError):
-    pass
+    """404"""
 
 
 class StreamConflict(StatusError):
-    pass
+    """409: the stream exists with another configuration, the content type differs, …"""
 
 
 class StreamClosed(StreamConflict):
-    pass
+    """Nothing can be appended any more."""
 
 
 class SequenceConflict(StreamConflict):
-    pass
+    """`Stream-Seq` is not above the last one."""
 
 
 class OutOfOrderSequence(StreamConflict):
-    pass
+    """The server has not seen an earlier batch of this producer."""
 
 
 class StreamGone(StatusError):
-    pass
+    """410: the stream is deleted while forks use it, or the offset is no longer retained."""
 
 
 class ETagMismatch(StatusError):
-    pass
+    """412: `If-Match` names another tail."""
 
 
 class TooManyRequests(StatusError):
-    pass
+    """429, after all retries."""
 
 
 class Unavailable(StatusError):
-    pass
+    """5xx, after all retries."""
 
 
 class StreamReplaced(StreamError):
-    pass
+    """The stream was deleted and created again since the last read."""
 
 
 class AnswerCut(StreamError):
-    pass
+    """The answer of a model that the server calls (durable proxy) ended early."""
 
 
 class Unreachable(StreamError):
+    """No whole answer, after all retries. `__cause__` is the error of httpx."""
+
     #: Whether the answer timed out.
     is_late = False
 
 
 class UnconfirmedWrite(Unreachable):
-    pass
+    """No whole answer to a write: the server may have written the data."""
 
 
 class MalformedReply(StreamError):
-    pass
+    """The answer is not one of the protocol: invalid JSON, no offset, a broken event."""
 
 
 _OF_STATUS: Final[Mapping[int, type[StatusError]]] = {

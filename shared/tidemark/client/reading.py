@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from math import inf
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
@@ -20,9 +19,7 @@ from tidemark.client.chunks import (
     Followed,
     check_goes_on,
     chunk_of_event,
-    decode_base64,
     ends_whole,
-    has_news,
     is_json,
     whole_characters,
 )
@@ -199,11 +196,13 @@ class ReadOperations:
             place, ever = Chunk(b"", "-1"), True
 
     def _wait_for_stream(self, *, forever: bool) -> Steps[None]:
-        for asked in count():
+        asked = 0
+        while True:
             try:
                 yield from self.find(forever=forever or asked > 0)
             except errors.NotFound:
                 yield Sleep(min(self.retry.delay(asked, Lost("")), _MOST_WAITED_SECONDS))
+                asked += 1
             else:
                 return
 
@@ -332,8 +331,8 @@ class _Follower:
         if polls:
             chunk = yield from self.last_data(chunk)
         self.chunk, self.end = chunk, replace(chunk, data=(self.end.data + chunk.data)[-4:])
-        self.silent = 0 if told or has_news(chunk, before) else self.silent + 1
-        if has_news(chunk, before):
+        self.silent = 0 if told or chunk.has_news(before) else self.silent + 1
+        if chunk.has_news(before):
             yield chunk
 
     def read_events(self) -> Followed:
@@ -378,19 +377,20 @@ class _Follower:
         begun, stream = self.chunk, self.stream
         stream.same(begun.incarnation, reply.headers.get("etag"))
         base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
-        events, pieces, size = EventParser(), list[bytes](), 0
+        events, texts, size = EventParser(), list[str](), 0
         received: bytes | Lost = b""
         while not self.chunk.closed and (received := (yield Receive())) and not isinstance(received, Lost):
             size += len(received)
             request.check_size(size)
             for name, text in events.feed(received):
                 if name == "data":
-                    pieces.append(decode_base64(text) if base64 else text.encode())
+                    texts.append(text)
                 elif name == "control":
                     before = self.chunk
-                    chunk = chunk_of_event(request, pieces, text, before, stream.content_type or "")
-                    self.chunk, pieces, size = (yield from self.last_data(chunk)), [], 0
-                    if has_news(self.chunk, before):
+                    kind = stream.content_type or ""
+                    chunk = chunk_of_event(request, texts, text, before, kind, base64=base64)
+                    self.chunk, texts, size = (yield from self.last_data(chunk)), [], 0
+                    if self.chunk.has_news(before):
                         yield self.chunk
         return not self.probes or self.chunk is not begun or size > 0 or _is_on_time(received)
 

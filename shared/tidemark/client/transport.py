@@ -49,7 +49,7 @@ class _ProxyTransport(nullcontext[None]):
 
     def handle_request(self, request: Any) -> Any:
         driver = BlockingDriver(None, self._headers)
-        return wire.complete(self._handle(request, request.read(), driver, Following))
+        return wire.run_without_loop(self._handle(request, request.read(), driver, Following))
 
     async def handle_async_request(self, request: Any) -> Any:
         driver = AsyncDriver(None, self._headers)

@@ -47,7 +47,6 @@ CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
 #: The client abandons a slower response body; a poor mobile connection is faster.
 _SLOWEST_BYTES_A_SECOND: Final = 4096
 _MAX_REDIRECTS: Final = 20
-_LOGGED_PARAMS: Final = {"cursor", "last", "live", "offset"}
 #: Errors before the request is sent.
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 #: Lifetime of the stop signal of a writer that crashed.
@@ -71,7 +70,7 @@ class NewStream(StreamOptions[ClientT, ValueT], CreateOptions, total=False):
     pass
 
 
-def parted(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of a stream, and those of its creation."""
     options = {name: given[name] for name in StreamOptions.__annotations__ if name in given}
     return options, {name: value for name, value in given.items() if name not in options}
@@ -126,7 +125,7 @@ class StreamAddress(Generic[ClientT, ValueT]):
         return self._protocol.content_type
 
 
-class Driver(Generic[ClientT, ValueT]):
+class HttpxDriver(Generic[ClientT, ValueT]):
     """Runs the steps of an operation on httpx. A driver holds one open event stream at most.
 
     The coroutines serve both kinds of client: with a blocking one they never wait for an event loop."""
@@ -155,7 +154,7 @@ class Driver(Generic[ClientT, ValueT]):
     def perform(self, effect: Effect) -> Any:
         raise NotImplementedError
 
-    def _shared_client(self) -> Any:
+    def _default_client(self) -> Any:
         raise NotImplementedError
 
     async def _answer(self, effect: Request | Receive) -> Reply | Lost | bytes:
@@ -170,8 +169,10 @@ class Driver(Generic[ClientT, ValueT]):
 
     async def _send(self, request: Request) -> Reply:
         await self._close()
-        client: Any = self._client or await _awaited(self._shared_client())
-        prepared = request_of(client, request, await values_of(self._headers), await values_of(self._params))
+        client: Any = self._client or await _awaited(self._default_client())
+        prepared = request_of(
+            client, request, await made_values(self._headers), await made_values(self._params)
+        )
         prepared.extensions["timeout"] = _timeout(request, client.timeout, self._seconds).as_dict()
         began = time.monotonic()
         response = await _awaited(client.send(prepared, stream=True, follow_redirects=False))
@@ -222,12 +223,12 @@ async def _awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-async def values_of(given: Mapping[str, Any]) -> dict[str, str]:
+async def made_values(given: Mapping[str, Any]) -> dict[str, str]:
     """Return the values, made by functions or coroutine functions for this request."""
     return {name: await _awaited(value()) if callable(value) else value for name, value in given.items()}
 
 
-def complete(steps: Coroutine[Any, Any, _T]) -> _T:
+def run_without_loop(steps: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine that waits for no event loop."""
     try:
         steps.send(None)
@@ -264,16 +265,14 @@ def warn_of_unwritten(batches: Batches) -> None:
 
 
 class _RequestURL(httpx.URL):
-    """A URL of a stream. Other parameters than the protocol's, perhaps a token, stay out of httpx's log."""
-
-    def logged(self) -> httpx.URL:
-        shown = [item for item in self.params.multi_items() if item[0] in _LOGGED_PARAMS]
-        return self.copy_with(params=shown)
+    """A URL whose parameters, perhaps a token, stay out of httpx's log."""
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    if isinstance(record.args, tuple):
-        record.args = tuple(each.logged() if isinstance(each, _RequestURL) else each for each in record.args)
+    given = record.args if isinstance(record.args, tuple) else ()
+    record.args = tuple(
+        each.copy_with(query=None) if isinstance(each, _RequestURL) else each for each in given
+    )
     return True
 
 
@@ -289,15 +288,14 @@ def request_of(
     """Return httpx's request, with the caller's `headers` and `params` added."""
     try:
         url = httpx.URL(request.url)
-    except httpx.InvalidURL as wrong:
-        raise ValueError(f"{request.url!r} is not a URL: {wrong}") from wrong
-    try:
         prepared = client.build_request(
             request.method,
             url.copy_merge_params({**params, **request.params}),
             headers={**headers, **request.headers},
             content=request.body or None,
         )
+    except httpx.InvalidURL as wrong:
+        raise ValueError(f"{request.url!r} is not a URL: {wrong}") from wrong
     except UnicodeEncodeError as wrong:
         raise ValueError(
             f"the request cannot be sent: {wrong.object!r} is not ASCII, as a header is"
