@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from functools import cached_property, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
@@ -23,7 +23,7 @@ from tidemark.client.chunks import Chunk, Followed, next_chunk
 from tidemark.client.core import Create, Data, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Request, Sleep, Steps, Wait
-from tidemark.client.socket import loop_threads
+from tidemark.client.socket import LoopThread, loop_threads
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -100,8 +100,7 @@ class Following(BlockingDriver, Iterator[Chunk]):
             self._waiting = waiting = self._begun(effect)
         if waiting is None:
             return super().perform(effect)
-        with contextlib.suppress(TimeoutError):
-            return waiting.result(effect.seconds if isinstance(effect, Sleep) else None)
+        return wait([waiting], effect.seconds) if isinstance(effect, Sleep) else waiting.result()
 
     def _begun(self, effect: Effect) -> Future[Any] | None:
         """Return what `close` cancels; None for a request that is answered at once."""
@@ -110,7 +109,7 @@ class Following(BlockingDriver, Iterator[Chunk]):
         if isinstance(effect, Wait) and self._client and not effect.insists:
             return None
         if not isinstance(effect, Sleep) and (isinstance(effect, Wait) or not self._client):
-            self._loop = self._loop or loop_threads[self._process].enter()
+            self._loop = self._loop or loop_threads.setdefault(self._process, LoopThread()).enter()
             return asyncio.run_coroutine_threadsafe(self._waiter.perform(effect), self._loop)
         waiting = Future[Any]()
         if not isinstance(effect, Sleep):

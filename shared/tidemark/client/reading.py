@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -352,9 +351,11 @@ class _Follower:
     def opened(self) -> Steps[tuple[Request, Reply] | None]:
         """Open an event stream and return its status and headers. None if long-polls may work instead."""
         params = {"offset": self.chunk.offset, "live": "sse", "cursor": self.chunk.cursor}
-        headers, max_seconds = {"Accept": "text/event-stream"}, _FIRST_BYTE_SECONDS if self.probes else inf
+        headers = {"Accept": "text/event-stream"}
         request = Request("GET", self.stream.url, headers, given_values(params), streams=True)
-        request = replace(request, wait_seconds=_WAIT_SECONDS, max_seconds=max_seconds)
+        request = replace(request, wait_seconds=_WAIT_SECONDS)
+        if self.probes:
+            request = replace(request, max_seconds=_FIRST_BYTE_SECONDS)
         yield from self.stream.known_content_type()
         may_repeat = _is_on_time if self.probes else passing
         try:

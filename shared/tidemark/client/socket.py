@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -280,4 +279,4 @@ async def _ended(loop: asyncio.AbstractEventLoop) -> None:
 
 
 #: A forked process has a thread of its own.
-loop_threads: Final = defaultdict[int, LoopThread](LoopThread)
+loop_threads: Final[dict[int, LoopThread]] = {}

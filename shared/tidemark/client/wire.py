@@ -9,7 +9,6 @@ import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from math import inf, isinf
 from time import monotonic
@@ -165,6 +164,8 @@ class HttpxDriver(Generic[ClientT, ValueT]):
             return b"" if self._pieces is None else await anext(self._pieces, b"")
         except httpx.RequestError as error:
             forget_frames(error, outer)
+            if isinstance(effect, Request):
+                error.request = httpx.Request(effect.method, effect.url)  # Without the body.
             return lost(error, time.monotonic() - began)
 
     async def _send(self, request: Request) -> Reply:
@@ -350,8 +351,6 @@ class Body:
 
 def lost(error: httpx.RequestError, seconds: float = 0.0) -> Lost:
     """Turn an error of httpx into `Lost`, or a ValueError if the caller made the mistake."""
-    with suppress(RuntimeError):  # The error may have no request.
-        error.request = httpx.Request(error.request.method, error.request.url)
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         # A retry cannot succeed: the caller gave an invalid header or an unknown scheme.
         raise ValueError(f"the request cannot be sent: {error}") from error  # noqa: TRY004
