@@ -70,7 +70,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             traced = [strace, "-f", "-qq", "-o", str(log), "-e", "trace=fdatasync,fsync,write,pwrite64"]
             environment = {"PORT": "0", "DATA_DIR": str(tmp_path / "data"), "LOG_LEVEL": "ERROR"}
             process = subprocess.Popen(
-                [*traced, *options, sys.executable, "-m", "tidemark.server.serve"],
+                [*traced, *options, sys.executable, "-m", "tidemark.cli", "serve"],
                 env=os.environ | environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

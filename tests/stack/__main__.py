@@ -42,6 +42,7 @@ def main(root: Path = ROOT) -> int:
 
     def run(configuration: ServerConfiguration, settings: Settings, listener: socket.socket) -> int:
         data_dir = configuration.data_dir / "lambda"
+        settings = serve.addressed(settings, configuration, listener)
         settings = replace(settings, webhook_keys=settings.webhook_keys or str(data_dir / "webhook-keys"))
         has_edge = parse_boolean(os.environ, "EDGE", default=True)
         prepare_environment(settings, has_edge=has_edge)

@@ -109,11 +109,8 @@ def run_configured(
         configuration = ServerConfiguration.from_environment(environment)
         settings = Settings.from_environment(environment)
         settings.authorization.check_not_open(configuration.host)
+        settings = replace(settings, socket_url=settings.socket_url or SOCKET_PATH)
         with listening_socket(configuration.host, configuration.port) as listener:
-            host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
-            public_url = settings.public_url or _url_of(host, listener)
-            socket_url = settings.socket_url or SOCKET_PATH
-            settings = replace(settings, public_url=public_url, socket_url=socket_url)
             return run(configuration, settings, listener)
     except InvalidSetting as error:
         report(f"tidemark: {error}")
@@ -125,6 +122,12 @@ def run_configured(
         return 0
 
 
+def addressed(settings: Settings, configuration: ServerConfiguration, listener: socket.socket) -> Settings:
+    """The settings with a public URL: theirs, or the listener's."""
+    host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
+    return replace(settings, public_url=settings.public_url or _url_of(host, listener))
+
+
 def _run(
     configuration: ServerConfiguration,
     settings: Settings,
@@ -132,6 +135,7 @@ def _run(
     folder: Path,
     listener: socket.socket,
 ) -> int:
+    settings = addressed(settings, configuration, listener)
     settings = replace(settings, webhook_keys=settings.webhook_keys or str(folder / "webhook-keys"))
     system = EmbeddedSystem(settings, data_dir, folder / "blobs")
     try:
@@ -145,8 +149,7 @@ def _run(
 
 
 async def _serve(configuration: ServerConfiguration, system: EmbeddedSystem, listener: socket.socket) -> None:
-    served = create_app(system.backend, own_pages_only(system.settings), with_metrics=True)
-    application = BlobUrls(Sockets(served, system.backend), system.blobs)
+    application = _application(system, with_metrics=True)
     is_kept = system.database.path != MEMORY
     place = f"data in {configuration.data_dir}" if is_kept else "in memory: NOTHING IS KEPT"
     with system.working(configuration.janitor_seconds):
@@ -156,6 +159,11 @@ async def _serve(configuration: ServerConfiguration, system: EmbeddedSystem, lis
             )
         finally:
             logging.disable()  # Workers are cut off at any point, and their errors mean nothing.
+
+
+def _application(system: EmbeddedSystem, *, with_metrics: bool = False) -> Application:
+    served = create_app(system.backend, own_pages_only(system.settings), with_metrics=with_metrics)
+    return BlobUrls(Sockets(served, system.backend), system.blobs)
 
 
 async def serve_logged(
@@ -181,10 +189,6 @@ def _url_of(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port_of(listener)}"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 #: Requests that still run after this time at the end are cut off.
 _GRACE_SECONDS: Final = 0.05
 _READY_SECONDS: Final = 60.0
@@ -203,8 +207,7 @@ def server_in_memory(settings: Settings | None = None) -> Iterator[str]:
         loop, stopping = asyncio.new_event_loop(), asyncio.Event()
 
         async def run() -> None:
-            served = create_app(system.backend, own_pages_only(asked))
-            application = BlobUrls(Sockets(served, system.backend), system.blobs)
+            application = _application(system)
             with system.working(janitor_seconds=0):
                 await serve(application, listener, ready.set, stopping, grace_seconds=_GRACE_SECONDS)
 
