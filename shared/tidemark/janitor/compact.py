@@ -25,7 +25,8 @@ from tidemark.janitor.replace import NextLook, NoTimeLeft, put_pack, read_blocks
 from tidemark.log.pack_format import Block, BlockEntry, CorruptPack, PackWriter, decode_block, message_ends
 from tidemark.log.packs import commit_horizon
 from tidemark.log.records import Pack, StreamRecord
-from tidemark.log.schema import decode_entry, just_behind, log_pk
+from tidemark.log.schema import decode_entry, log_pk
+from tidemark.log.table import pages
 from tidemark.observability.metrics import COMPACTED_AWAY_BYTES, COMPACTED_BYTES, PROCESS
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import BlobUnreadable, Damaged
@@ -80,12 +81,10 @@ def load_packs(stores: Stores, record: StreamRecord) -> list[Pack]:
     """Return the stream's own packs from the retained offset on, without a gap up to the last one. The search
     begins at the start of the log: only an earlier pack shows whether an entry was replaced."""
     packs: list[Pack] = []
-    at_least, more = render_offset(record.base), record.base < record.packed
-    while more:
-        pk = log_pk(record.key, record.incarnation)
-        items, more = stores.table.query(pk, at_least=at_least, at_most=render_offset(record.packed - 1))
+    pk, base, packed = log_pk(record.key, record.incarnation), record.base, record.packed
+    found = pages(stores.table, pk, render_offset(base), render_offset(packed - 1)) if base < packed else ()
+    for items in found:
         for entry in map(decode_entry, items):
-            at_least = just_behind(entry.start)
             if packs and entry.start < packs[-1].end:
                 continue  # A replaced entry that is not removed yet.
             if not isinstance(entry, Pack) or (packs and entry.start > packs[-1].end):

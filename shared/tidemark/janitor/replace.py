@@ -24,7 +24,7 @@ from tidemark.log.pack_format import BlockEntry
 from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_mark, pack_start
 from tidemark.log.records import Batch, Due, DueKind, Pack, StreamRecord
 from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch_start, decode_entry, just_behind, log_pk
-from tidemark.log.table import MAX_DELETES
+from tidemark.log.table import MAX_DELETES, pages
 from tidemark.protocol.offset import render_offset
 from tidemark.service.stores import Stores
 
@@ -87,15 +87,9 @@ def remove_replaced(stores: Stores, due: Due, has_time_left: Callable[[], bool])
         schedule_removal(stores, due, start, due.blob)
     found = stores.table.get(batch_key(pk, start))
     is_there = found is not None and isinstance(pack := decode_entry(found), Pack) and pack.end == end
-    more = is_there
-    while more:
-        items, more = stores.table.query(
-            pk,
-            at_least=just_behind(start),
-            at_most=render_offset(end - 1),
-            attributes=(PK, SK, BLOB),
-            limit=1000,
-        )
+    bounds = just_behind(start), render_offset(end - 1)
+    replaced = pages(stores.table, pk, *bounds, attributes=(PK, SK, BLOB), limit=1000) if is_there else ()
+    for items in replaced:
         for first in range(0, len(items), MAX_DELETES):
             if not has_time_left():
                 return False

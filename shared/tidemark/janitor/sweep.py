@@ -21,7 +21,7 @@ from tidemark.log.read import load_incarnation, load_last
 from tidemark.log.records import Batch, Due, DueKind
 from tidemark.log.retention import batches_below
 from tidemark.log.schema import BLOB, PK, SK, entry_sk, log_pk, producer_pk
-from tidemark.log.table import MAX_DELETES, Table
+from tidemark.log.table import Table, pages, remove_items
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
 from tidemark.protocol.errors import BlobUnreadable, Conflict, Damaged, SoftDeleted, StreamNotFound
@@ -146,7 +146,7 @@ def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) ->
         blobs = [item[BLOB]["S"] for item in items if BLOB in item]
         if blobs:
             stores.blobs.delete(*blobs)
-        stores.table.delete_many([{PK: item[PK], SK: item[SK]} for item in items])
+        remove_items(stores.table, items)
     return True
 
 
@@ -192,12 +192,8 @@ def remove_log(table: Table, due: Due) -> bool:
         return False
     below = entry_sk(last) if last else "~"
     for partition, stop in ((pk, below), (producer_pk(due.incarnation), "~")):
-        more = True
-        while more:
-            found, more = table.query(partition, at_least=" ", at_most=stop, attributes=(PK, SK), limit=1000)
-            keys = [key for key in found if key[SK]["S"] != stop]
-            for start in range(0, len(keys), MAX_DELETES):
-                table.delete_many(keys[start : start + MAX_DELETES])
+        for found in pages(table, partition, " ", stop, attributes=(PK, SK), limit=1000):
+            remove_items(table, [key for key in found if key[SK]["S"] != stop])
     if last is not None:
         table.delete({PK: {"S": pk}, SK: {"S": below}})
     return True

@@ -23,8 +23,6 @@ from tidemark.protocol.stream_key import LAST_CHARACTER, MAX_STREAM_ID_BYTES, PL
 
 #: An end mark has no count.
 _IF_THERE: Final = tables.Present(schema.STREAM_COUNT)
-#: The smallest character: a key with this suffix is the next key in sort order.
-_NEXT: Final = "\x00"
 
 
 @dataclass(eq=False)
@@ -167,17 +165,14 @@ def list_records(
     if first > last:
         return [], False
     records: list[StreamRecord] = []
-    at_least, more = schema.stream_sk(first), True
-    while more and len(records) <= limit:
-        # Two more than `limit`: one shows that there may be more, and one may be `after`, which is excluded.
-        items, more = table.query(
-            schema.bucket_pk(bucket), at_least=at_least, at_most=schema.stream_sk(last), limit=limit + 2
-        )
+    low, high = schema.stream_sk(first), schema.stream_sk(last)
+    # Two more than `limit`: one shows that there may be more, and one may be `after`, which is excluded.
+    for items in tables.pages(table, schema.bucket_pk(bucket), low, high, limit=limit + 2):
         found = (schema.decode_stream(item) for item in items if not schema.is_end_mark(item))
         records += [record for record in found if record.key.stream_id != after]
-        if items:
-            at_least = items[-1][SK]["S"] + _NEXT
-    return records[:limit], more or len(records) > limit
+        if len(records) > limit:
+            break
+    return records[:limit], len(records) > limit
 
 
 def pages_of_records(
@@ -194,19 +189,16 @@ def pages_of_records(
 
 
 def list_bucket_ids(table: tables.Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
-    """Return up to `limit` ids of buckets in order, and whether there may be more."""
-    at_least, last = max(prefix, after + _NEXT if after else prefix), _last_of(prefix)
-    if at_least > last:
+    """Return up to `limit` ids of buckets in order, and whether there are more."""
+    first, last = max(prefix, after + tables.NEXT if after else prefix), _last_of(prefix)
+    if first > last:
         return [], False
     found: list[str] = []
-    more = True
-    while more and len(found) < limit:
-        left = limit - len(found)
-        items, more = table.query(schema.BUCKETS_PK, at_least=at_least or "-", at_most=last, limit=left)
+    for items in tables.pages(table, schema.BUCKETS_PK, first or "-", last, limit=limit + 1):
         found += [item[SK]["S"] for item in items if not schema.is_end_mark(item)]
-        if items:
-            at_least = items[-1][SK]["S"] + _NEXT
-    return found, more
+        if len(found) > limit:
+            break
+    return found[:limit], len(found) > limit
 
 
 def _last_of(prefix: str) -> str:

@@ -83,17 +83,12 @@ def batches_below(table: tables.Table, pk: str, offset: int) -> Iterator[list[sc
     The last batch of the log is left out, because it has the state of the tail.
     """
     last = load_last(table, pk)
-    position, more = "0", last is not None
-    while more:
-        items, more = table.query(
-            pk,
-            at_least=position,
-            at_most=render_offset(offset),
-            attributes=(schema.PK, schema.SK, schema.END, schema.BLOB),
-        )
-        below = [item for item in items if last and item[schema.SK]["S"] < render_offset(last.start)]
-        below = [item for item in below if int(item[schema.END]["N"]) <= offset]
+    if last is None:
+        return
+    attributes, end = (schema.PK, schema.SK, schema.END, schema.BLOB), render_offset(last.start)
+    for items in tables.pages(table, pk, "0", render_offset(offset), attributes=attributes):
+        below = [
+            item for item in items if item[schema.SK]["S"] < end and int(item[schema.END]["N"]) <= offset
+        ]
         for start in range(0, len(below), tables.MAX_DELETES):
             yield below[start : start + tables.MAX_DELETES]
-        if items:
-            position = render_offset(schema.decode_batch_start(items[-1][schema.SK]["S"]) + 1)

@@ -16,6 +16,7 @@ from tidemark.log.schema import (
     FORMAT_EPOCH,
     FORMAT_KEY,
     LEAST_EPOCH,
+    PK,
     SK,
     Item,
     Key,
@@ -30,6 +31,8 @@ MAX_DELETES: Final = 25
 MAX_GETS: Final = 100
 #: The most writes that `Table.transact` takes.
 MAX_WRITES: Final = 100
+#: The smallest character: a key with this suffix is the next key in sort order.
+NEXT: Final = "\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,25 @@ class Table(Protocol):
         """Return one page of the partition's items by sort key, at most 1 MB, and whether there are more."""
 
 
+def pages(
+    table: Table, pk: str, low: str, high: str, *, attributes: Sequence[str] = (), limit: int | None = None
+) -> Iterator[list[Item]]:
+    """Yield the pages of a partition between two sort keys, each of at most `limit` items."""
+    more = True
+    while more and low <= high:  # DynamoDB refuses other bounds.
+        items, more = table.query(pk, at_least=low, at_most=high, attributes=attributes, limit=limit)
+        if items:
+            yield items
+            low = items[-1][SK]["S"] + NEXT
+
+
+def remove_items(table: Table, items: Iterable[Item]) -> None:
+    """Remove any number of items, given with their keys, 25 with each call."""
+    keys = [{PK: item[PK], SK: item[SK]} for item in items]
+    for start in range(0, len(keys), MAX_DELETES):
+        table.delete_many(keys[start : start + MAX_DELETES])
+
+
 def pages_around_damage(
     table: Table, pk: str, low: str, high: str, limit: int | None = None
 ) -> Iterator[list[Item]]:
@@ -199,7 +221,7 @@ def pages_around_damage(
         yield items
         if items:
             found = items[-1][SK]["S"]
-            low = f"{found} "  # The next possible key.
+            low = found + NEXT
     while damage:
         with suppress(Damaged):
             items, _ = table.query(pk, at_least=low, at_most=high, limit=2, backward=True)

@@ -17,9 +17,6 @@ from tidemark.protocol.stream_key import StreamKey
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], Sequence[Any]]
 """Runs the same call for several arguments, some in parallel (`service/stores.py`)."""
 
-#: Sorts before any character of an address.
-_JUST_BEHIND = " "
-
 
 def put_waiter(table: tables.Table, waiter: Waiter) -> None:
     """Register a waiter or extend its lease. A late copy does not shorten a later registration; a
@@ -111,12 +108,7 @@ def all_waiters(table: tables.Table, shards: Iterable[int] = range(schema.WAIT_S
 
 
 def _query(table: tables.Table, pk: str, low: str, high: str) -> Iterator[Waiter]:
-    more = True
-    while more:
-        items, more = table.query(pk, at_least=low, at_most=high)
-        yield from map(schema.decode_waiter, items)
-        if more:
-            low = items[-1][schema.SK]["S"] + _JUST_BEHIND
+    return (schema.decode_waiter(item) for page in tables.pages(table, pk, low, high) for item in page)
 
 
 def remove_lapsed(table: tables.Table, waiter: Waiter) -> None:
@@ -126,7 +118,4 @@ def remove_lapsed(table: tables.Table, waiter: Waiter) -> None:
 
 
 def remove_waiters(table: tables.Table, waiters: Sequence[Waiter]) -> None:
-    for start in range(0, len(waiters), tables.MAX_DELETES):
-        table.delete_many(
-            [schema.waiter_key(waiter) for waiter in waiters[start : start + tables.MAX_DELETES]]
-        )
+    tables.remove_items(table, map(schema.waiter_key, waiters))

@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from tidemark.log import schema
 from tidemark.log import table as tables
@@ -29,8 +29,6 @@ from tidemark.log.records import EndMark
 from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.subscriptions import records
 
-#: Sorts before every character of a path.
-_NEXT = "\x00"
 #: Most acks in one transaction: DynamoDB allows 100 writes, and one is the subscription's item.
 ACKS_AT_ONCE = 99
 
@@ -168,7 +166,7 @@ def load_links(
     table: tables.Table, subscription_incarnation: str, after: str = "", limit: int | None = None
 ) -> list[records.StreamLink]:
     """The links in the order of their paths, after the path `after`; all links without a `limit`."""
-    low = records.SLASH + after + _NEXT if after else records.SLASH
+    low = records.SLASH + after + tables.NEXT if after else records.SLASH
     items = _pages(table, records.LINKS + subscription_incarnation, low, limit)
     return [records.decode_link(item) for item in islice(items, limit)]
 
@@ -247,7 +245,7 @@ def load_marks(
     table: tables.Table, subscription_incarnation: str, after: str = "", limit: int = 100
 ) -> list[records.PendingMark]:
     """Up to `limit` marks in the order of their paths, after the path `after`."""
-    low = records.SLASH + after + _NEXT if after else records.SLASH
+    low = records.SLASH + after + tables.NEXT if after else records.SLASH
     items, _ = table.query(
         records.MARKS + subscription_incarnation, at_least=low, at_most=records.BEHIND_SLASH, limit=limit
     )
@@ -270,20 +268,12 @@ def remove_belongings(table: tables.Table, subscription_id: str, incarnation: st
         keys.append(records.link_key(incarnation, link.path))
         if link.explicit:
             keys.append(records.follower_key(records.StreamFollower(link.path, subscription_id, incarnation)))
-    marks = _pages(table, records.MARKS + incarnation)
-    keys += [{schema.PK: mark[schema.PK], schema.SK: mark[schema.SK]} for mark in marks]
+    keys += _pages(table, records.MARKS + incarnation)
     # Remove the roster entry last: while it exists, appends lead here again.
-    keys.append(records.roster_key(incarnation))
-    for start in range(0, len(keys), tables.MAX_DELETES):
-        table.delete_many(keys[start : start + tables.MAX_DELETES])
+    tables.remove_items(table, [*keys, records.roster_key(incarnation)])
 
 
 def _pages(
     table: tables.Table, pk: str, low: str = records.SLASH, limit: int | None = None
 ) -> Iterator[schema.Item]:
-    more = True
-    while more:
-        items, more = table.query(pk, at_least=low, at_most=records.BEHIND_SLASH, limit=limit)
-        yield from items
-        if items:
-            low = items[-1][schema.SK]["S"] + _NEXT
+    return chain.from_iterable(tables.pages(table, pk, low, records.BEHIND_SLASH, limit=limit))
