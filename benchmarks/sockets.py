@@ -23,9 +23,10 @@ from typing import Final, cast
 
 import httpx
 
+from tests.ports import free_port
 from tidemark.protocol.socket import PATH
 from tidemark.server.http_server import loop_factory
-from tidemark.server.ports import LOOPBACK, free_port
+from tidemark.server.ports import LOOPBACK
 
 READERS: Final = 5_000
 STREAMS: Final = 10

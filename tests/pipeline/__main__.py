@@ -20,10 +20,11 @@ from pathlib import Path
 import orjson
 import urllib3
 
+from tests.ports import free_port
 from tests.spark.duckdb_iceberg import connect_duckdb
 from tests.stack.emulators import Child, EngineFailed
 from tests.stack.engines import LocalServices
-from tidemark.server.ports import LOOPBACK, free_port
+from tidemark.server.ports import LOOPBACK
 from tidemark.spark.job import JobFailed, find_java
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.stack.dynamodb import DynamoDBProtocol
+from tests.stack.dynamodb import DynamoDBProtocol, all_items
 from tidemark.engine.database import Database
 from tidemark.engine.sqlite_file import MEMORY
 from tidemark.engine.table import EmbeddedTable
@@ -18,11 +18,7 @@ class SimulatedTable(DynamoDBProtocol):
         self._now_ms = now_ms
 
     def items(self) -> Iterator[Item]:
-        after, more = None, True
-        while more:
-            items, more = self.table.scan(after)
-            yield from items
-            after = items[-1] if items else None
+        yield from all_items(self.table)
 
     def remove_expired(self) -> None:
         while self.table.remove_expired(self._now_ms()):

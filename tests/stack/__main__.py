@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,14 +26,19 @@ from tests.stack.triggers import Pump, QueuePump, ScheduledFunction
 from tests.stack.websocket_api import Connections, ManagementServer
 from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.http.security.origin import own_pages_only
-from tidemark.log.schema import PLAIN_EPOCH
+from tidemark.log.buckets import pages_of_records
+from tidemark.log.read import load_last
+from tidemark.log.schema import PLAIN_EPOCH, log_pk
+from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.server import Application, serve
 from tidemark.server.http_server import loop_factory
 from tidemark.server.request_log import report
 from tidemark.server.serve import ServerConfiguration
-from tidemark.service.stores import connect
+from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings, parse_boolean
-from tidemark.subscriptions.pending import recover
+from tidemark.subscriptions.notices import Changed, Subscribers
+from tidemark.subscriptions.storage import load_roster
+from tidemark.wake.queue import WakeMessage
 
 _REFUSALS = (*serve.REFUSALS, BotoCoreError, ClientError, EngineFailed, FunctionNotLoaded)
 
@@ -109,7 +115,7 @@ class System:
             for task in tasks:
                 task.start()
             # A kill loses the records of the table that the trigger had not yet.
-            recover(stores, WorkQueue(sqs_client, queue_url).send)
+            self._recover(stores, WorkQueue(sqs_client, queue_url).send)
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._serve(application, listener))
         finally:
@@ -117,6 +123,14 @@ class System:
                 task.stop()
             application.close()
         return 1 if self._failure else 0
+
+    def _recover(self, stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
+        """Notify the subscriptions of the last batch of every stream, and of themselves."""
+        pages = pages_of_records(stores.table, PLAIN_BUCKET)
+        logs = [log_pk(each.key, each.incarnation) for page in pages for each in page]
+        appends = [WakeMessage(pk, last.start) for pk in logs if (last := load_last(stores.table, pk))]
+        changes = [Changed(entry.subscription_id) for entry in load_roster(stores.table)]
+        Subscribers(stores.table, send).notify(appends, changes)
 
     def fail(self, what: str) -> None:
         """An engine has ended by itself, so nothing can be acknowledged any more. Called from any thread."""

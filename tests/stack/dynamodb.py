@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.engine.rows import place_of
+from tidemark.engine.rows import checked_rows, place_of
 from tidemark.engine.table import EmbeddedTable, key_of
 from tidemark.log import table as tables
 from tidemark.log.schema import PK, SK, Item, Key
@@ -188,9 +188,14 @@ class DynamoDBProtocol:
         """The first of several segments has all of the table."""
         if arguments.get("Segment", 0) != 0:
             return _page([], [], more=False)
-        after = arguments.get("ExclusiveStartKey")
-        items, more = self.table.scan(_key(after) if after else None, arguments.get("Limit"))
-        return _page(items, items, more=more)
+        after, limit = arguments.get("ExclusiveStartKey"), arguments.get("Limit", 1000)
+        left = [item for item in all_items(self.table) if not after or place_of(item) > place_of(after)]
+        return _page(left[:limit], left[:limit], more=len(left) > limit)
+
+
+def all_items(table: EmbeddedTable) -> list[Item]:
+    """The items in the order of their keys."""
+    return table.database.operate(lambda db: [item for item, _ in checked_rows(db)], writes=False)
 
 
 def _page(shown: Sequence[Item], items: Sequence[Item], *, more: bool) -> dict[str, Any]:

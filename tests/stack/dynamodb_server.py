@@ -8,13 +8,15 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 from zlib import crc32
 
 import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from tests.stack.dynamodb import DynamoDBProtocol, Refused
 from tidemark.aws.clock import CLOCK
@@ -28,8 +30,7 @@ from tidemark.server import Receive, Scope, Send
 from tidemark.server.http_server import loop_factory, serve
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 
-_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
-_TARGET: Final = b"x-amz-target"
+_TARGET: Final = "x-amz-target"
 _VERSION: Final = "DynamoDB_20120810."
 _READY_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 0.05
@@ -84,13 +85,8 @@ class DynamoDBServer:
         with self._stack:
             for table in self.tables.values():
                 self._served(table)
-            await serve(
-                self._application,
-                self._listener,
-                self._ready.set,
-                self._stopping,
-                grace_seconds=_GRACE_SECONDS,
-            )
+            listener, ready = self._listener, self._ready.set
+            await serve(self._application, listener, ready, self._stopping, grace_seconds=_GRACE_SECONDS)
 
     # --- tables ---
 
@@ -135,23 +131,18 @@ class DynamoDBServer:
     async def _application(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        status, body = await self._answer(scope, receive)
-        headers = [
-            (b"content-type", b"application/x-amz-json-1.0"),
-            (b"content-length", str(len(body)).encode()),
-            (b"x-amz-crc32", str(crc32(body)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        with suppress(ClientDisconnect):
+            status, body = await self._answer(Request(scope, receive))
+            headers = {"content-type": "application/x-amz-json-1.0", "x-amz-crc32": str(crc32(body))}
+            await Response(body, status, headers)(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
-        if scope["method"] == "GET":
+    async def _answer(self, request: Request) -> Answer:
+        if request.method == "GET":
             return 200, b"{}"  # The response of a health check.
-        headers = dict(scope["headers"])
-        if not is_loopback(name_of(headers.get(b"host", b"localhost").decode("latin-1"))):
+        if not is_loopback(name_of(request.headers.get("host", "localhost"))):
             return Refused("AccessDeniedException", "this port answers to loopback names alone").answer
-        operation = headers.get(_TARGET, b"").decode("latin-1").removeprefix(_VERSION)
-        body = await _read(receive)
+        operation = request.headers.get(_TARGET, "").removeprefix(_VERSION)
+        body = await request.body()
         try:
             return await self._carry_out(operation, body)
         except Refused as refusal:
@@ -173,7 +164,7 @@ class DynamoDBServer:
             raise Refused("ResourceNotFoundException", f"Requested resource not found: Table: {name}")
         table = self.tables[name]
         if operation == "DescribeTable":
-            return 200, orjson.dumps({"Table": _description(name, table.table.count())})
+            return 200, orjson.dumps({"Table": _description(name)})
         return await table.table.database.run(lambda: table.send(operation, body))
 
     def _create_table(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -182,11 +173,11 @@ class DynamoDBServer:
         if [each["AttributeName"] for each in asked["KeySchema"]] != [PK, SK]:
             raise Refused("ValidationException", f"the embedded engine has tables by {PK} and {SK} alone")
         self.tables[name] = self._served(self._open(name))
-        return _description(name, 0)
+        return _description(name)
 
 
-def _description(name: str, items: int) -> dict[str, Any]:
-    return {"TableName": name, "TableStatus": "ACTIVE", "ItemCount": items}
+def _description(name: str) -> dict[str, Any]:
+    return {"TableName": name, "TableStatus": "ACTIVE"}
 
 
 def _tables_of(arguments: dict[str, Any]) -> Iterator[str]:
@@ -196,12 +187,3 @@ def _tables_of(arguments: dict[str, Any]) -> Iterator[str]:
     for each in arguments.get("TransactItems", ()):
         for write in each.values():
             yield write["TableName"]
-
-
-async def _read(receive: Receive) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > _MAX_BODY_BYTES or not message.get("more_body", False):
-            return bytes(body)

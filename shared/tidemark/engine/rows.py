@@ -40,7 +40,6 @@ ALL_ROWS: Final = _SELECT.format(_KEY, _ITEM + ", crc, ttl")
 _FIND: Final = _ROWS.format("pk = ? AND sk = ?")
 _UP: Final = _ROWS.format("pk = ? AND sk BETWEEN ? AND ? ORDER BY sk LIMIT ?")
 _DOWN: Final = _ROWS.format("pk = ? AND sk BETWEEN ? AND ? ORDER BY sk DESC LIMIT ?")
-_AFTER: Final = _ROWS.format("(pk, sk) > (?, ?) ORDER BY pk, sk LIMIT ?")
 _DELETE: Final = "DELETE FROM items WHERE pk = ? AND sk = ?"
 _EXPIRED: Final = "SELECT CAST(pk AS BLOB), CAST(sk AS BLOB) FROM items WHERE ttl < ? LIMIT 1000"
 _BESIDE: Final = "WHERE (pk, sk) {} (?, ?) ORDER BY pk {}, sk {}"
@@ -89,18 +88,6 @@ class Rows:
         if item[SK]["S"] != sk or item[PK]["S"] != pk:
             raise damaged_row(place, "it has the key of another")
         return item
-
-    def after(
-        self, db: sqlite3.Connection, place: Place, limit: int | None, attributes: Sequence[str] = ()
-    ) -> tuple[list[Item], bool]:
-        """Return a page of all rows behind a place, and whether there are more."""
-        items, size = list[Item](), 0
-        for stored, crc in db.execute(_AFTER, (*place, -1 if limit is None else limit)):
-            if size > PAGE_BYTES:
-                return items, True
-            items.append(projected(decoded(place, stored, crc), attributes))
-            size += len(stored)
-        return items, len(items) == limit
 
     def between(
         self, db: sqlite3.Connection, asked: Range, limit: int | None, attributes: Sequence[str] = ()

@@ -114,16 +114,6 @@ class EmbeddedTable:
             lambda db: self._rows.between(db, asked, limit, attributes), writes=False
         )
 
-    def count(self) -> int:
-        asked = "SELECT count(*) FROM items"
-        found: int = self.database.operate(lambda db: db.execute(asked).fetchone()[0], writes=False)
-        return found
-
-    def scan(self, after: Key | None = None, limit: int | None = None) -> tuple[list[Item], bool]:
-        """Return a page of all items in the order of their keys, and whether there are more."""
-        place = place_of(after) if after else ("", "")
-        return self.database.operate(lambda db: self._rows.after(db, place, limit), writes=False)
-
     def remove_expired(self, now_ms: int) -> int:
         """Remove up to 1,000 items whose `ttl` has passed, as DynamoDB does later. Return their number."""
 

@@ -1,4 +1,4 @@
-"""Ports: bind the configured port, find a free port, and probe the health check on a port."""
+"""Ports: bind the configured port, and probe the health check on a port."""
 
 from __future__ import annotations
 
@@ -24,12 +24,6 @@ def listening_socket(host: str, port: int) -> socket.socket:
         why = f"port {port} on {host} cannot be used: {error.strerror}; choose another HOST or PORT"
         raise OSError(why) from error
     return listener
-
-
-def free_port() -> int:
-    """Find a free port. Another process may take the port first, which callers must expect."""
-    with listening_socket(LOOPBACK, 0) as listener:
-        return port_of(listener)
 
 
 def port_of(listener: socket.socket) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -173,9 +172,9 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
     return bool(grown)
 
 
-def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everything: bool = False) -> bool:
+def mark_what_is_pending(stores: Stores, record: SubscriptionRecord) -> bool:
     """Read the linked streams themselves and mark those with something new: the stream records may be late or
-    lost. Returns whether any was marked. Unless `everything`, stops after a group of 16 with a mark."""
+    lost. Stops after a group of 16 with a mark. Returns whether any was marked."""
 
     def look(link: StreamLink) -> bool:
         head = find_head(stores, link.path)
@@ -184,12 +183,8 @@ def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, *, everythi
         _mark(stores, record, link.path, head.record.incarnation)
         return True
 
-    found, most = False, None if everything else MAX_LOOKED_AT
-    for some in _sixteens(storage.load_links(stores.table, record.incarnation, limit=most)):
-        found = any(stores.concurrency.each(look, some)) or found
-        if found and not everything:
-            break
-    return found
+    links = storage.load_links(stores.table, record.incarnation, limit=MAX_LOOKED_AT)
+    return any(any(stores.concurrency.each(look, some)) for some in _sixteens(links))
 
 
 def _mark(stores: Stores, record: SubscriptionRecord, path: str, stream_incarnation: str) -> None:
@@ -228,22 +223,6 @@ def remind(
         if has_time_left():
             storage.remove_belongings(stores.table, entry.subscription_id, entry.incarnation)
     return len(found)
-
-
-def recover(stores: Stores, send: Callable[[Sequence[str]], None]) -> None:
-    """For a process that has missed records of the table's stream: mark every followed stream with something
-    new, and send a notice for each subscription. Takes two reads for each link, and for each stream that a
-    pattern may match."""
-    roster = storage.load_roster(stores.table)
-    for entry in roster:
-        record = storage.load_subscription(stores.table, entry.subscription_id)
-        if record is not None and record.incarnation == entry.incarnation and record.active:
-            mark_what_is_pending(stores, record, everything=True)
-            for stream in chain.from_iterable(followed_streams(stores, record)):
-                if storage.load_link(stores.table, record.incarnation, stream.key.stream_id) is None:
-                    _mark(stores, record, stream.key.stream_id, stream.incarnation)
-    if roster:
-        send([encode_notice(Changed(entry.subscription_id)) for entry in roster])
 
 
 def followed_streams(stores: Stores, record: SubscriptionRecord) -> Iterator[list[StreamRecord]]:
