@@ -15,21 +15,8 @@ from urllib.parse import quote, unquote
 import click
 
 from tidemark import __version__
-from tidemark.cli.commands import (
-    EXIT_CODES,
-    PATIENCE,
-    PRINTS_JSON,
-    STREAM,
-    STREAM_ROOT,
-    Commands,
-    RemoteServer,
-    asks_a_server,
-    complete_stream,
-    listing_of,
-    stream_path,
-    with_server_options,
-)
-from tidemark.cli.completion import SHELLS
+from tidemark.cli import commands
+from tidemark.cli.commands import STREAM, RemoteServer, asks_a_server, complete_stream, stream_path
 from tidemark.cli.messages import append, cat, tail
 from tidemark.cli.subscriptions import sub
 from tidemark.cli.terminal import as_json, described, show, show_rows, visible, visible_bytes
@@ -42,11 +29,12 @@ from tidemark.client.exchange import Reply, Request, exchange
 #: A larger snapshot is uploaded to the object store, and then published.
 _DIRECT_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_BYTES: Final = 5 * 1024**3
+_HELPS: Final = {"help_option_names": ["-h", "--help"]}
 
 
-@click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
-@with_server_options
-@PRINTS_JSON
+@click.group(cls=commands.Commands, epilog=commands.EXIT_CODES, context_settings=_HELPS)
+@commands.with_server_options
+@commands.PRINTS_JSON
 @click.version_option(__version__)
 def main() -> None:
     """Streams on a server, local or deployed. STREAM is a name (chat/42), a path (/agents/run-1) or a URL."""
@@ -82,7 +70,7 @@ _DATA_DIR: Final = click.option(
 
 
 @main.command()
-@PRINTS_JSON
+@commands.PRINTS_JSON
 @_DATA_DIR
 @click.argument("target", type=Path)
 def backup(data_dir: Path, target: Path) -> None:
@@ -94,7 +82,7 @@ def backup(data_dir: Path, target: Path) -> None:
 
 
 @main.command()
-@PRINTS_JSON
+@commands.PRINTS_JSON
 @_DATA_DIR
 @click.option("--table", help="On AWS: a stack's table, in place of a folder.")
 @click.option("--objects", help="The stack's bucket.")
@@ -243,13 +231,13 @@ def delete(server: RemoteServer, stream: str, *, missing_ok: bool, prefix: bool,
 
 
 def delete_all(server: RemoteServer, path: str, *, yes: bool) -> None:
-    listing, prefix, before = listing_of(unquote(path).removeprefix(STREAM_ROOT))
+    listing, prefix, before = commands.listing_of(unquote(path).removeprefix(commands.STREAM_ROOT))
     names = [each["stream_id"] for each in server.pages(listing, "streams", prefix=prefix)]
     if names and not yes:
         question = f"Delete {len(names)} streams, {visible(names[0])} to {visible(names[-1])}?"
         click.confirm(question, abort=True, err=True)
     for name in names:
-        server.stream((before or STREAM_ROOT) + quote(name)).delete(missing_ok=True)
+        server.stream((before or commands.STREAM_ROOT) + quote(name)).delete(missing_ok=True)
     show({"deleted": len(names)}, f"{len(names)} streams are deleted")
 
 
@@ -268,7 +256,7 @@ def fork(server: RemoteServer, source: str, target: str, at: str | None) -> None
     show({"url": made.url, "content_type": made.content_type}, made.url)
 
 
-@main.group(epilog=EXIT_CODES)
+@main.group(epilog=commands.EXIT_CODES)
 def snapshot() -> None:
     """Publish and get the snapshot of a stream in a bucket (/notes/report)."""
 
@@ -287,7 +275,7 @@ def publish(server: RemoteServer, stream: str, file: BufferedReader, at: str, co
         place = json.loads(server.ask("POST", f"{path}/upload").body)
         request = Request(place["method"], place["url"], place["headers"], body=data)
         # The URL is the permission: the token is not for the object store.
-        BlockingDriver(None, {}, {}).run(exchange(request, PATIENCE))
+        BlockingDriver(None, {}, {}).run(exchange(request, commands.PATIENCE))
         headers, data = {**headers, "Snapshot-Upload": place["upload"]}, b""
     server.ask("PUT", path, data, headers)
     show({"offset": at}, f"published at {at}")
@@ -315,11 +303,11 @@ for _command in (append, cat, cp, sub, tail, token):
 
 
 @main.command()
-@click.argument("shell", type=click.Choice([*SHELLS]))
+@click.argument("shell", type=click.Choice([*commands.SHELLS]))
 def completion(shell: str) -> None:
     """Print the script by which a shell completes commands and names of streams: eval "$(tidemark completion
     bash)", or tidemark completion fish | source."""
-    click.echo(SHELLS[shell](main, {}, "tidemark", "_TIDEMARK_COMPLETE").source())
+    click.echo(commands.SHELLS[shell](main, {}, "tidemark", "_TIDEMARK_COMPLETE").source())
 
 
 if __name__ == "__main__":
