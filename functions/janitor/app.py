@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
-    from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
+    from tidemark.aws.sqs import Queues, sqs_client
     from tidemark.janitor.sweep import sweep
     from tidemark.observability.report import Reporter
     from tidemark.service.stores import connect
@@ -20,7 +21,7 @@ with garbage_collection_paused():
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
 _queues = Queues(sqs_client, _settings.queue_prefix)
-_subscriptions = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
+_send_notices = partial(_queues.send, _settings.subscriptions_queue_url)
 _reporter = Reporter("janitor", _settings)
 #: Milliseconds for finishing the current entry before Lambda stops the function.
 _SPARE_MS = 10_000
@@ -35,7 +36,7 @@ def handler(_event: dict[str, Any], context: Any) -> dict[str, int]:
     swept = asdict(sweep(_stores, has_time_left, packs=False))
     swept |= asdict(sweep_queues(_stores.table, _queues, _stores.clock_ms(), has_time_left))
     if _settings.subscriptions_queue_url:
-        swept["reminded"] = remind(_stores, _subscriptions.send, has_time_left)
+        swept["reminded"] = remind(_stores, _send_notices, has_time_left)
     if swept["cut_short"]:
         # Only then: a metric is billed for each hour in which it has a value.
         _reporter.report()

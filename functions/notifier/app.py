@@ -4,13 +4,14 @@ notifies subscriptions, and keeps the registry of streams if there is one."""
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     from tidemark.aws.http import Account
-    from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
+    from tidemark.aws.sqs import Queues, sqs_client
     from tidemark.log.schema import ItemWrite, decode_write
     from tidemark.observability.report import Reporter
     from tidemark.service.stores import connect
@@ -23,11 +24,12 @@ with garbage_collection_paused():
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
 _sockets = connect_sockets(Account(), _settings.socket_endpoint) if _settings.socket_endpoint else None
-_notifier = Notifier(_stores.table, Queues(sqs_client, _settings.queue_prefix), _stores.clock_ms, _sockets)
+_queues = Queues(sqs_client, _settings.queue_prefix)
+_notifier = Notifier(_stores.table, _queues, _stores.clock_ms, _sockets)
 #: Reports only the metrics of sockets, because a metric is billed for each hour in which it has a value.
 _reporter = Reporter("notifier", _settings, _sockets.meter) if _sockets else None
 _subscribers = (
-    Subscribers(_stores.table, WorkQueue(sqs_client, _settings.subscriptions_queue_url).send)
+    Subscribers(_stores.table, partial(_queues.send, _settings.subscriptions_queue_url))
     if _settings.subscriptions_queue_url
     else None
 )

@@ -6,12 +6,13 @@ import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
-    from tidemark.aws.sqs import WorkQueue, sqs_client
+    from tidemark.aws.sqs import Queues, sqs_client
     from tidemark.observability.metrics import PROCESS
     from tidemark.observability.report import Reporter
     from tidemark.service.stores import connect
@@ -23,8 +24,8 @@ with garbage_collection_paused():
 _log = logging.getLogger("tidemark")
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
-_notices = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
-_deliverer = Deliverer(_stores, _notices, connect_signing_keys(_settings, _stores), _settings)
+_send_notices = partial(Queues(sqs_client).send, _settings.subscriptions_queue_url)
+_deliverer = Deliverer(_stores, _send_notices, connect_signing_keys(_settings, _stores), _settings)
 _reporter = Reporter("subscriptions", _settings)
 if _settings.exports_spans:
     PROCESS.export_spans()

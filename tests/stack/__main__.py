@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -24,7 +25,7 @@ from tests.stack.gateway import Edge, Gateway, behind, load_application
 from tests.stack.template import Template, load_template
 from tests.stack.triggers import Pump, QueuePump, ScheduledFunction
 from tests.stack.websocket_api import Connections, ManagementServer
-from tidemark.aws.sqs import WorkQueue, sqs_client
+from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.http.security.origin import own_pages_only
 from tidemark.log.buckets import pages_of_records
 from tidemark.log.read import load_last
@@ -115,7 +116,7 @@ class System:
             for task in tasks:
                 task.start()
             # A kill loses the records of the table that the trigger had not yet.
-            self._recover(stores, WorkQueue(sqs_client, queue_url).send)
+            self._recover(stores, partial(Queues(sqs_client).send, queue_url))
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._serve(application, listener))
         finally:

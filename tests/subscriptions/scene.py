@@ -112,7 +112,7 @@ class Scene:
 
     def make_deliverer(self, process: Process) -> Deliverer:
         return Deliverer(
-            process.stores, self.queue, self.keys, Settings(public_url="https://streams.example.com"),
+            process.stores, self.queue.send, self.keys, Settings(public_url="https://streams.example.com"),
             call=self.receiver, chance=lambda: 0.5,
         )  # fmt: skip
 

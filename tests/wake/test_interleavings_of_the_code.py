@@ -110,9 +110,9 @@ class TurnedQueues(Queues):
         self.vain_receives -= bool(bodies)
         return bodies
 
-    def send(self, url: str, bodies: Any) -> None:
+    def send(self, url: str, bodies: Any, delay_seconds: int = 0) -> None:
         with self.turns.turn("T"):
-            super().send(url, bodies)
+            super().send(url, bodies, delay_seconds)
 
 
 def read_and_append(world: World, order: str, receive_seconds: int, reader_is: str = WAITS) -> int:

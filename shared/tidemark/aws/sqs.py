@@ -15,6 +15,8 @@ MAX_RECEIVE_SECONDS: Final = 20
 RETENTION_SECONDS: Final = 60
 #: The most messages that one call sends or receives.
 BATCH: Final = 10
+#: The longest delay of a message that SQS allows.
+MAX_DELAY_SECONDS: Final = 900
 
 #: Longer than the retention, so a received message never reappears and needs no deletion, which saves a third
 #: of the calls. After a receive whose reply was lost, the receiver reads the stream again.
@@ -48,7 +50,10 @@ class Queues:
     because most requests use no queue. `make_receiving` creates a second client for receiving."""
 
     def __init__(
-        self, make_client: Callable[[], Any], prefix: str, make_receiving: Callable[[], Any] | None = None
+        self,
+        make_client: Callable[[], Any],
+        prefix: str = "",
+        make_receiving: Callable[[], Any] | None = None,
     ) -> None:
         self._make_client = make_client
         self._make_receiving = make_receiving
@@ -92,9 +97,19 @@ class Queues:
             )
         return [message["Body"] for message in answer.get("Messages", ())]
 
-    def send(self, url: str, bodies: Sequence[str]) -> None:
-        """Send the messages, ten a call. Raises QueueGone or QueueUnavailable; some may be sent then."""
-        _send(self._client, url, bodies)
+    def send(self, url: str, bodies: Sequence[str], delay_seconds: int = 0) -> None:
+        """Send the messages, ten a call, delayed by at most MAX_DELAY_SECONDS. Raises QueueGone or
+        QueueUnavailable; some may be sent then."""
+        more = {"DelaySeconds": delay_seconds} if delay_seconds else {}
+        for start in range(0, len(bodies), BATCH):
+            entries = [
+                {"Id": str(index), "MessageBody": body, **more}
+                for index, body in enumerate(bodies[start : start + BATCH])
+            ]
+            with _translated():
+                answer = self._client.send_message_batch(QueueUrl=url, Entries=entries)
+            if failed := answer.get("Failed"):
+                raise QueueUnavailable(f"{failed[0].get('Code')}: {failed[0].get('Message')}")
 
     def delete(self, url: str) -> None:
         """Delete the queue. Raises QueueGone, QueueUnavailable."""
@@ -109,39 +124,6 @@ class Queues:
             )
             for page in pages:
                 yield from page.get("QueueUrls", ())
-
-
-#: The longest delay of a message that SQS allows.
-MAX_DELAY_SECONDS: Final = 900
-
-
-class WorkQueue:
-    """A queue of the stack that triggers a function."""
-
-    def __init__(self, make_client: Callable[[], Any], url: str) -> None:
-        self._make_client = make_client
-        self._url = url
-
-    @cached_property
-    def _client(self) -> Any:
-        return self._make_client()
-
-    def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None:
-        """Send the messages, ten in each call, delayed by at most MAX_DELAY_SECONDS. Raises QueueGone or
-        QueueUnavailable, perhaps after some were sent."""
-        _send(self._client, self._url, bodies, DelaySeconds=delay_seconds)
-
-
-def _send(client: Any, url: str, bodies: Sequence[str], **of_each: int) -> None:
-    for start in range(0, len(bodies), BATCH):
-        entries = [
-            {"Id": str(index), "MessageBody": body, **of_each}
-            for index, body in enumerate(bodies[start : start + BATCH])
-        ]
-        with _translated():
-            answer = client.send_message_batch(QueueUrl=url, Entries=entries)
-        if failed := answer.get("Failed"):
-            raise QueueUnavailable(f"{failed[0].get('Code')}: {failed[0].get('Message')}")
 
 
 @contextmanager

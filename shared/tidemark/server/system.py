@@ -197,7 +197,7 @@ class EmbeddedSystem:
         """Run the engine's thread and the background workers until the end of the block. With 0 as
         `janitor_seconds` no janitor runs."""
         keys = connect_signing_keys(self.settings, self.stores)
-        deliverer = Deliverer(self.stores, self.notices, keys, self.settings)
+        deliverer = Deliverer(self.stores, self.notices.send, keys, self.settings)
         workers: list[Worker] = [
             Worker(
                 "changes", ChangeFollower(self.stores, self.changes, self.notices).work, self.changes.news

@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 from urllib.parse import quote
 
 import orjson
@@ -34,7 +34,7 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
-from tidemark.subscriptions import state, storage
+from tidemark.subscriptions import state, storage, workers
 from tidemark.subscriptions.configuration import SubscriptionKind, parse_webhook_url
 from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import activate
@@ -45,24 +45,12 @@ from tidemark.subscriptions.signing_keys import SigningKeys
 from tidemark.subscriptions.state import DeliveryFailure, DeliveryState, Step
 from tidemark.subscriptions.storage import SubscriptionChanged
 from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse, call_webhook
-from tidemark.subscriptions.workers import (
-    begin_if_pending,
-    commit,
-    finish,
-    gives_up,
-    make_token,
-    new_delivery,
-)
 
 _log = logging.getLogger("tidemark")
 
 #: Age in milliseconds at which an unfinished creation is finished here, because its process has died.
 CREATION_MS: Final = 60_000
 _MAX_STEPS: Final = 20
-
-
-class Timers(Protocol):
-    def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None: ...
 
 
 CallWebhook = Callable[[Url, bytes, Mapping[str, str], float], WebhookResponse]
@@ -72,10 +60,10 @@ CallWebhook = Callable[[Url, bytes, Mapping[str, str], float], WebhookResponse]
 @dataclass(frozen=True, slots=True)
 class Deliverer:
     """Delivers webhooks if there are keys, and the settings have the `public_url` at which receivers reach
-    this server. `chance` gives numbers from 0 to 1."""
+    this server. `send` queues notices, with a delay in seconds. `chance` gives numbers from 0 to 1."""
 
     stores: Stores
-    timers: Timers
+    send: Callable[[Sequence[str], int], None]
     keys: SigningKeys | None
     settings: Settings
     call: CallWebhook = call_webhook
@@ -133,7 +121,7 @@ class Deliverer:
         if isinstance(notice, Appended) or (isinstance(notice, TimeCame) and notice.at_ms != at_ms):
             return
         delay_seconds = min(MAX_DELAY_SECONDS, max(0, math.ceil((at_ms - now_ms) / 1000)))
-        self.timers.send([encode_notice(TimeCame(record.subscription_id, at_ms))], delay_seconds)
+        self.send([encode_notice(TimeCame(record.subscription_id, at_ms))], delay_seconds)
 
     def _take(self, record: SubscriptionRecord, step: Step) -> bool:
         """Take a step. Returns whether another step may be due at once. Raises SubscriptionChanged."""
@@ -142,19 +130,21 @@ class Deliverer:
         if not streams:
             if step is Step.LOOK:
                 return False
-            begin_if_pending(self.stores, commit(self.stores, record, state.end_delivery(delivery)))
+            workers.begin_if_pending(
+                self.stores, workers.commit(self.stores, record, state.end_delivery(delivery))
+            )
             return True
         is_late = step is Step.EXPIRE and delivery.holder is not None
         if is_late and self._gives_up(record, streams, "no worker was done within its lease"):
             return True
         if step is not Step.DELIVER:
-            delivery = new_delivery(self.stores, record)
+            delivery = workers.new_delivery(self.stores, record)
             PROCESS.add(WAKES, 1, (asked.kind.value,))
         if asked.kind is SubscriptionKind.WEBHOOK:
             self._deliver_webhook(record, delivery, streams)
         else:
             if step is not Step.DELIVER:
-                record = commit(self.stores, record, delivery)
+                record = workers.commit(self.stores, record, delivery)
             self._write_wake_event(record, streams[0])
         return True
 
@@ -170,7 +160,7 @@ class Deliverer:
                 self._attempt(seen, delivery, streams, WEBHOOK_MS)
             else:
                 deferred = state.attempt_deferred(delivery, self.stores.clock_ms(), self.chance())
-                commit(self.stores, seen, deferred)
+                workers.commit(self.stores, seen, deferred)
         return None
 
     def _attempt(
@@ -186,7 +176,7 @@ class Deliverer:
         started = state.start_attempt(
             delivery, began_ms, max(timeout_ms + SPARE_MS, lease_ttl_ms), lease_ttl_ms
         )
-        record = commit(self.stores, seen, started)
+        record = workers.commit(self.stores, seen, started)
         try:
             done = answers_done(self._call(record, streams, timeout_ms / 1000))
         except (DeliveryFailed, WebhookUrlRejected) as failed:
@@ -198,14 +188,14 @@ class Deliverer:
         if done:
             arrived = replace(state.attempt_succeeded(record.delivery, now_ms), slow=slow)
             ended = state.end_delivery(arrived)
-            self._while_same(record, lambda latest: finish(self.stores, latest, streams, ended))
+            self._while_same(record, lambda latest: workers.finish(self.stores, latest, streams, ended))
         else:
             self._settle(record, lambda seen: replace(state.attempt_succeeded(seen, now_ms), slow=slow))
 
     def _gives_up(self, record: SubscriptionRecord, streams: Sequence[PendingStream], why: str) -> bool:
         """After `max_attempts`, write a dead letter that names the undelivered streams, and ack them. The
         next delivery begins after a pause. The delivery stays open if its letter cannot be written."""
-        if not gives_up(record):
+        if not workers.gives_up(record):
             return False
         attempts, hops = state.attempts_in_vain(record.delivery), count_hops(self.stores.table, streams) + 1
         letter = {"type": "dead-letter", "attempts": attempts, "hops": hops, "error": why}
@@ -216,7 +206,8 @@ class Deliverer:
             return False
         now_ms = self.stores.clock_ms()
         self._while_same(
-            record, lambda seen: finish(self.stores, seen, streams, state.give_up(seen.delivery, now_ms))
+            record,
+            lambda seen: workers.finish(self.stores, seen, streams, state.give_up(seen.delivery, now_ms)),
         )
         return True
 
@@ -281,7 +272,7 @@ class Deliverer:
                 "generation": record.delivery.generation,
                 "streams": [render_pending(stream) for stream in streams],
                 "callback_url": f"{public_url}/v1/stream/__ds/subscriptions/{name}/callback",
-                "callback_token": make_token(record, now_ms),
+                "callback_token": workers.make_token(record, now_ms),
             }
         )
         headers = {
@@ -302,7 +293,7 @@ class Deliverer:
 
         def settle(latest: SubscriptionRecord) -> None:
             if latest.delivery.next_attempt_ms is not None:
-                commit(self.stores, latest, change(latest.delivery))
+                workers.commit(self.stores, latest, change(latest.delivery))
 
         self._while_same(record, settle)
 
