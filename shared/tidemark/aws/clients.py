@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import urllib3
@@ -132,35 +133,40 @@ class ParameterUnavailable(OSError):
         self.throttled = code == "ThrottlingException"
 
 
-def load_parameter(name: str) -> str:
-    """Return a text from SSM's parameter store, decrypted. Raises ParameterUnavailable."""
-    with _parameter_failures(f"The parameter {name} cannot be read"):
-        ssm = make_client("ssm", **_PROMPT)
-        value: str = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
-    return value
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Encrypted texts in SSM's parameter store, under names that begin with `prefix`. Raises
+    ParameterUnavailable."""
+
+    prefix: str = ""
+
+    def load(self, name: str) -> str:
+        with _ssm(f"The parameter {self.prefix + name} cannot be read") as ssm:
+            found = ssm.get_parameter(Name=self.prefix + name, WithDecryption=True)
+            value: str = found["Parameter"]["Value"]
+        return value
+
+    def save(self, name: str, value: str) -> None:
+        """Write a new parameter. Raises ParameterUnavailable also if it exists."""
+        with _ssm(f"The parameter {self.prefix + name} cannot be written") as ssm:
+            ssm.put_parameter(Name=self.prefix + name, Value=value, Type="SecureString", Overwrite=False)
+
+    def remove(self, name: str) -> None:
+        with _ssm(f"The parameter {self.prefix + name} cannot be removed") as ssm:
+            # Unlike DeleteParameter, this call accepts a missing parameter.
+            ssm.delete_parameters(Names=[self.prefix + name])
 
 
-def save_parameter(name: str, value: str) -> None:
-    """Write a new encrypted text to SSM's parameter store. Raises ParameterUnavailable, also if it exists."""
-    with _parameter_failures(f"The parameter {name} cannot be written"):
-        ssm = make_client("ssm", **_PROMPT)
-        ssm.put_parameter(Name=name, Value=value, Type="SecureString", Overwrite=False)
-
-
-def remove_parameter(name: str) -> None:
-    """Remove the parameter, if it exists. Raises ParameterUnavailable."""
-    with _parameter_failures(f"The parameter {name} cannot be removed"):
-        # Unlike DeleteParameter, this call accepts a missing parameter.
-        make_client("ssm", **_PROMPT).delete_parameters(Names=[name])
+load_parameter: Final = Parameters().load
 
 
 @contextmanager
-def _parameter_failures(what: str) -> Iterator[None]:
-    """Raise boto3's errors as ParameterUnavailable, which names the failed operation and AWS's error code."""
+def _ssm(what: str) -> Iterator[Any]:
+    """Yield a client, whose errors are raised as ParameterUnavailable with the failed operation and code."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        yield
+        yield make_client("ssm", **_PROMPT)
     except ClientError as refused:
         code = refused.response["Error"]["Code"]
         raise ParameterUnavailable(f"{what}: {code}", code) from None

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from tidemark.aws.clients import load_parameter, remove_parameter, save_parameter
+from tidemark.aws.clients import Parameters
 from tidemark.log.table import Table
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
@@ -35,30 +35,14 @@ PUBLISHED_BEFORE_MS: Final = 15 * 60_000
 
 
 class PrivateKeys(Protocol):
-    """The store of the private halves."""
+    """The store of the private halves, by key id."""
 
-    def save(self, kid: str, pem: str) -> None: ...
+    def save(self, kid: str, pem: str, /) -> None: ...
 
-    def load(self, kid: str) -> str: ...
+    def load(self, kid: str, /) -> str: ...
 
-    def remove(self, kid: str) -> None:
+    def remove(self, kid: str, /) -> None:
         """Remove the key; succeeds if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterKeys:
-    """Parameters in SSM, under names that begin with `prefix`. Raises ParameterUnavailable."""
-
-    prefix: str
-
-    def save(self, kid: str, pem: str) -> None:
-        save_parameter(self.prefix + kid, pem)
-
-    def load(self, kid: str) -> str:
-        return load_parameter(self.prefix + kid)
-
-    def remove(self, kid: str) -> None:
-        remove_parameter(self.prefix + kid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +67,7 @@ class FolderKeys:
 def private_keys_at(place: str) -> PrivateKeys:
     """`ssm:/a/prefix/` or a folder."""
     if place.startswith(SSM):
-        return ParameterKeys(place.removeprefix(SSM))
+        return Parameters(place.removeprefix(SSM))
     return FolderKeys(Path(place))
 
 
