@@ -373,7 +373,7 @@ def test_a_call_that_is_sent_again_for_long_is_told(old: World, new: World) -> N
     process.dynamodb.send = lambda *call: (
         answer(*call) if next(refusals, None) is None else refusal("ProvisionedThroughputExceededException")
     )
-    copy.check_empty()
+    assert copy.is_empty()
     assert told
     assert "ProvisionedThroughputExceeded" in told[0]
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from tidemark.aws import retry
-from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http, Service
+from tidemark.aws.http import Account, AwsRequest, BlockingHttp, Http
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 SendOperation = Callable[[str, bytes], tuple[int, bytes]]
@@ -186,8 +186,6 @@ def _send(http: Http, operation: str, body: bytes) -> tuple[int, bytes]:
     return http(AwsRequest("POST", "/", target, body))
 
 
-def connect_dynamodb(
-    account: Account, http: Callable[[Service, float], Http] = BlockingHttp, endpoint: str | None = None
-) -> DynamoDB:
+def connect_dynamodb(account: Account, endpoint: str | None = None) -> DynamoDB:
     """Connect to `endpoint`, or to the same endpoint as boto3."""
-    return DynamoDB(partial(_send, http(account.service("dynamodb", endpoint), _ANSWER_SECONDS)))
+    return DynamoDB(partial(_send, BlockingHttp(account.service("dynamodb", endpoint), _ANSWER_SECONDS)))

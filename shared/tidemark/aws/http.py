@@ -137,10 +137,6 @@ class Account:
             raise OSError("No AWS credentials were found; set AWS_ACCESS_KEY_ID or a profile")
         self._credentials = found.get_frozen_credentials
 
-    def sockets(self, endpoint: str) -> Service:
-        """Return the service for the connections of a WebSocket API. Only the stack knows its endpoint."""
-        return self.service("execute-api", endpoint)
-
     def endpoint(self, name: str) -> str:
         """Return the endpoint of a service, given botocore's name for the service."""
         named = os.environ.get(f"AWS_ENDPOINT_URL_{name.upper()}") or os.environ.get("AWS_ENDPOINT_URL")

@@ -14,7 +14,6 @@ and a pause must not block an event loop.
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable
@@ -128,16 +127,6 @@ class RetryPolicy:
 #: For calls within a request: six attempts, the last after at most 1.6 s if each is refused at once. No
 #: attempt begins after 6 s, because a gateway times out after 30 s.
 REQUEST_POLICY: Final = RetryPolicy(6, 6.0, lambda failed: random.uniform(0, 0.025 * 2**failed))
-
-
-def patient_policy(pause_seconds: float, patience_seconds: float) -> RetryPolicy:
-    """Return the policy of background calls, which also retries while the service does not answer."""
-    return RetryPolicy(
-        math.inf,
-        patience_seconds,
-        lambda _failed: pause_seconds,
-        lambda failure: failure.retryable or isinstance(failure, Silent),
-    )
 
 
 class Attempts:

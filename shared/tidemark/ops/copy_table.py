@@ -16,13 +16,14 @@ copy that has reached this point writes nothing else.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import IO, Any, Final
@@ -33,7 +34,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.http import Account
-from tidemark.aws.retry import Failure, patient_policy
+from tidemark.aws.retry import Failure, RetryPolicy, Silent
 from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, PK, SK, Item, Key, decode_format
 from tidemark.protocol.errors import FormatTooNew, OutcomeUnknown, StorageSilent, StorageUnavailable
 
@@ -78,8 +79,9 @@ class Copy:
     """A copy of one table into another. A retryable call is retried for half an hour."""
 
     def __init__(self, dynamodb: DynamoDB, source: str, target: str) -> None:
-        self._policy = patient_policy(_PAUSE_SECONDS, _PATIENCE_SECONDS)
-        dynamodb.policy = replace(self._policy, retryable=self._is_retryable)
+        dynamodb.policy = RetryPolicy(
+            math.inf, _PATIENCE_SECONDS, lambda _: _PAUSE_SECONDS, self._is_retryable
+        )
         self._dynamodb = dynamodb
         self._source = source
         self._target = target
@@ -91,12 +93,7 @@ class Copy:
         self._unanswered_at: float | None = None
         self._only_due = False
 
-    def check_empty(self) -> None:
-        """Raise CannotCopy if the target is in use: the copy would overwrite its items."""
-        if not self._is_empty():
-            raise CannotCopy(f"{self._target} is not empty; copy into the table of a new stack")
-
-    def _is_empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there are no items except the format's, which the functions of an unused stack write."""
         items = self._call("Scan", TableName=self._target, Limit=2)["Items"]
         return all(item["pk"] == FORMAT_KEY["pk"] for item in items)
@@ -111,7 +108,7 @@ class Copy:
     def run(self) -> int:
         """Copy, and return the number of items. Safe to repeat while only the janitor has used the target."""
         self.check_format()
-        if not self._is_empty():  # Writes of an earlier copy may still arrive.
+        if not self.is_empty():  # Writes of an earlier copy may still arrive.
             self._unanswered_at = self._dynamodb.now()
             marker = {"TableName": self._target, "Key": _STREAMS_ARE_THERE, "ConsistentRead": True}
             self._only_due = "Item" in self._call("GetItem", **marker)
@@ -131,7 +128,7 @@ class Copy:
         if not failure.outcome_known:
             self._unanswered_at = self._dynamodb.now()
         self._report_now_and_then(f"{failure}; trying again")
-        return self._policy.retryable(failure)
+        return failure.retryable or isinstance(failure, Silent)
 
     def _report_now_and_then(self, text: str) -> None:
         if self._dynamodb.now() - self._reported_at > _NEWS_SECONDS:
@@ -244,8 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--objects and --at go together")
     try:
         copy = Copy(connect_dynamodb(Account()), options.source, options.target)
-        if not options.again:
-            copy.check_empty()
+        if not options.again and not copy.is_empty():  # The copy would overwrite its items.
+            raise CannotCopy(f"{options.target} is not empty; copy into the table of a new stack")
         if options.objects:
             bucket, new_bucket = options.objects
             copied = copy_objects(s3_client(), bucket, new_bucket, options.at)

@@ -90,7 +90,8 @@ class SocketApi:
 
 def connect_sockets(account: Account, endpoint: str) -> SocketApi:
     """`endpoint` is the URL of the API's stage."""
-    return SocketApi(BlockingHttp(account.sockets(endpoint), SOCKET_SEND_SECONDS), urlsplit(endpoint).path)
+    service = account.service("execute-api", endpoint)
+    return SocketApi(BlockingHttp(service, SOCKET_SEND_SECONDS), urlsplit(endpoint).path)
 
 
 #: Many threads, because a stream may have a thousand queues, and a sending thread mostly waits.
@@ -124,9 +125,6 @@ class _Wake(NamedTuple):
     waiter: Waiter
     tail: Tail | None = None
     news: socket.RenderedNews | None = None
-
-    def for_queue(self) -> str:
-        return encode_message(WakeMessage(self.log_pk, self.start))
 
     def for_socket(self) -> socket.Message:
         name = self.waiter.name or ""
@@ -210,7 +208,9 @@ class Notifier:
     def _send(self, wakes: Sequence[_Wake], until_ms: int) -> None:
         waiter = wakes[0].waiter
         if not waiter.is_socket:
-            self._queues.send(waiter.address, [wake.for_queue() for wake in wakes])
+            self._queues.send(
+                waiter.address, [encode_message(WakeMessage(each.log_pk, each.start)) for each in wakes]
+            )
         elif self._sockets is None:
             raise SocketGone
         elif self._clock_ms() > until_ms:
