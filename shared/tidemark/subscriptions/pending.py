@@ -6,9 +6,10 @@ The cost of a delivery grows with the changed streams, not with the links: only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -78,24 +79,19 @@ def find_pending(
 ) -> list[PendingStream]:
     """Up to `limit` streams with something new, by path. Removes marks of streams with nothing new."""
     found: list[PendingStream] = []
-    after = ""
-    while len(found) < limit:
-        most = min(100, max(_AT_ONCE, limit - len(found)))
-        marks = storage.load_marks(stores.table, record.incarnation, after, most)
-        for some in _sixteens(marks):
-            checked = stores.concurrency.each(lambda mark: _check_mark(stores, record, mark), some)
-            found += [stream for stream in checked if stream is not None]
-            if len(found) >= limit:
-                break
-        if not marks:
+    marks = storage.load_marks(stores.table, record.incarnation, min(100, max(_AT_ONCE, limit)))
+    for some in _sixteens(marks):
+        checked = stores.concurrency.each(lambda mark: _check_mark(stores, record, mark), some)
+        found += [stream for stream in checked if stream is not None]
+        if len(found) >= limit:
             break
-        after = marks[-1].path
     return found[:limit]
 
 
-def _sixteens(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+def _sixteens(items: Iterable[_T]) -> Iterator[list[_T]]:
     """Divide into groups that are read concurrently."""
-    return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
+    left = iter(items)
+    return iter(lambda: list(islice(left, _AT_ONCE)), [])
 
 
 def _check_mark(stores: Stores, record: SubscriptionRecord, mark: PendingMark) -> PendingStream | None:
@@ -212,7 +208,7 @@ def remind(
         if not record.active:
             is_due = True
         elif (step := next_step(record.delivery, stores.clock_ms())) is Step.LOOK:
-            is_due = bool(storage.load_marks(stores.table, record.incarnation, limit=1))
+            is_due = any(storage.load_marks(stores.table, record.incarnation, 1))
         else:
             is_due = step is not Step.WAIT
         if is_due:

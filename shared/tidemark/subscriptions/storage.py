@@ -242,14 +242,10 @@ def _mark_as_seen(seen: records.PendingMark) -> tables.Condition:
 
 
 def load_marks(
-    table: tables.Table, subscription_incarnation: str, after: str = "", limit: int = 100
-) -> list[records.PendingMark]:
-    """Up to `limit` marks in the order of their paths, after the path `after`."""
-    low = records.SLASH + after + tables.NEXT if after else records.SLASH
-    items, _ = table.query(
-        records.MARKS + subscription_incarnation, at_least=low, at_most=records.BEHIND_SLASH, limit=limit
-    )
-    return [records.decode_mark(item) for item in items]
+    table: tables.Table, subscription_incarnation: str, page: int = 100
+) -> Iterator[records.PendingMark]:
+    """The marks in the order of their paths, with a query for each `page` of them."""
+    return map(records.decode_mark, _pages(table, records.MARKS + subscription_incarnation, limit=page))
 
 
 def remove_mark(table: tables.Table, seen: records.PendingMark) -> None:
