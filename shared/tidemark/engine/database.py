@@ -23,16 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tidemark.engine import sqlite_file
 from tidemark.engine.rows import RowFault
-from tidemark.engine.sqlite_file import (
-    MEMORY,
-    LogLength,
-    UnusableDatabase,
-    give_back_pages,
-    open_to_read,
-    open_to_write,
-    pages_to_give_back,
-)
 from tidemark.engine.turns import Call, Turn, TurnThread
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
@@ -81,14 +73,14 @@ class Database:
         self._commits = 0
         # By partition: the time before which its damage is not logged again.
         self._log_again_at: dict[str, float] = {}
-        self._log_length = LogLength(path)
+        self._log_length = sqlite_file.LogLength(path)
         try:
             if read_only:
-                self._connection = open_to_read(Path(path))
+                self._connection = sqlite_file.open_to_read(Path(path))
             else:
-                self._connection = open_to_write(path, _ALONE_SECONDS)
+                self._connection = sqlite_file.open_to_write(path, _ALONE_SECONDS)
         except sqlite3.Error as error:
-            raise UnusableDatabase(f"{path} cannot be used: {error}") from error
+            raise sqlite_file.UnusableDatabase(f"{path} cannot be used: {error}") from error
 
     def close(self) -> None:
         with self._lock:
@@ -245,7 +237,7 @@ class Database:
                 if not call.answer.cancelled():
                     self._make(call)
             if self.is_dirty:
-                if self.path != MEMORY:
+                if self.path != sqlite_file.MEMORY:
                     turn.has_run()
                 if failed := self._try_commit():
                     self._take_back(failed)
@@ -307,7 +299,7 @@ class Database:
 
     def give_back(self) -> bool:
         """Give some free pages back to the disk. Return whether there may be more."""
-        pages = self.operate(pages_to_give_back, writes=False)
+        pages = self.operate(sqlite_file.pages_to_give_back, writes=False)
         if pages:
-            self.operate(lambda db: give_back_pages(db, pages), writes=True)
+            self.operate(lambda db: sqlite_file.give_back_pages(db, pages), writes=True)
         return pages > 0

@@ -105,7 +105,9 @@ def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
     """Open a connection for any thread, which waits `wait_seconds` for other processes. Raises
     UnusableDatabase, sqlite3.Error."""
     if path != MEMORY:
-        _create_private(Path(path))
+        # With mode 600, which SQLite also gives the log's files. SQLite reports errors later.
+        with suppress(OSError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=wait_seconds)
     tables = _check_kind(db, path)
     db.executescript(_SETTINGS)
@@ -136,12 +138,6 @@ class LogLength:
                     "the log shrinks when that process has ended",
                     size >> 20,
                 )
-
-
-def _create_private(path: Path) -> None:
-    """Create the file with mode 600. SQLite gives the log's files the same mode, and reports errors later."""
-    with suppress(OSError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _one(db: sqlite3.Connection, question: str) -> int:

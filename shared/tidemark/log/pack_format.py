@@ -234,18 +234,14 @@ class PackWriter:
         columns = [self._lengths, self._appends, self._batches, self._times_ms]
         counts = _COUNTS.pack(*map(len, columns[:3]))
         if self._gaps:
-            columns.append(self._gap_column())
+            columns.append(gaps := array("Q", bytes(8 * len(self._lengths))))
+            for messages, data_bytes in self._gaps:
+                gaps[messages] = data_bytes
         deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, RAW)
         pieces = [deflating.compress(piece) for piece in (counts, *map(_to_bytes, columns), *self._data)]
         stored = b"".join((*pieces, deflating.flush()))
         self._append_block(self.end, self._data_bytes, stored)
         self._clear()
-
-    def _gap_column(self) -> array[int]:
-        gaps = array("Q", bytes(8 * len(self._lengths)))
-        for messages, data_bytes in self._gaps:
-            gaps[messages] = data_bytes
-        return gaps
 
     def finish(self) -> tuple[bytes, bytes]:
         """Return the whole object and its index. Call this once, after at least one batch."""

@@ -73,18 +73,15 @@ async def call_upstream(
                 "Upstream-URL leads to a private address; an entry that names host and port allows it"
             ) from None
         except NotConnected as failure:
-            raise NotConnected(f"{failure}{_passed_by()}") from None
+            # A proxy would resolve the name itself, so no address could be checked.
+            named = next((name for name in _PROXIES if os.environ.get(name)), "")
+            hint = f". {named} is set, but the durable proxy connects directly" if named else ""
+            raise NotConnected(f"{failure}{hint}") from None
         except TimeoutError:
             raise
         except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as failure:
             raise NotConnected(type(failure).__name__) from None
         yield answer
-
-
-def _passed_by() -> str:
-    """Names a proxy of the environment: it would resolve the name itself, so no address could be checked."""
-    names = [name for name in _PROXIES if os.environ.get(name)]
-    return f". {names[0]} is set, but the durable proxy connects directly" if names else ""
 
 
 async def find_key(place: str) -> str:

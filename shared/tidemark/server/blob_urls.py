@@ -54,16 +54,13 @@ class BlobUrls:
         asked = {name: values[0] for name, values in parse_qs(scope["query_string"].decode()).items()}
         if method == "OPTIONS":
             return _answer(send, 204, b"")
-        if not self._may(method, key, asked):
+        signature = self._blobs.signature(method, key, asked)
+        is_signed = hmac.compare_digest(signature.encode(), asked.get("signature", "").encode())
+        if not is_signed or time.time() > int(asked["until"]):
             return _refuse(send, 403, "The URL has expired, or its signature does not allow this request")
         if method == "PUT":
             return self._take(key, receive, send)
         return self._hand_out(key, asked, send)
-
-    def _may(self, method: str, key: str, asked: dict[str, str]) -> bool:
-        signature = self._blobs.signature(method, key, asked)
-        is_signed = hmac.compare_digest(signature.encode(), asked.get("signature", "").encode())
-        return is_signed and time.time() <= int(asked["until"])
 
     async def _hand_out(self, key: str, asked: dict[str, str], send: Send) -> None:
         """Send a blob. If its checksum is wrong, the connection is cut off before the last piece."""
