@@ -46,7 +46,7 @@ def move_compacted(process: Process, key: StreamKey, offset: int) -> None:
     """As a compaction's transaction does, of messages that nothing has superseded."""
     update = Update(stream_key(key), {COMPACTED: {"N": str(offset)}})
     is_there = Present(INCARNATION)
-    process.stores.table.transact([Write(update=update, condition=is_there)])
+    process.stores.table.transact([Write(update, condition=is_there)])
 
 
 def batch_starts(process: Process, key: StreamKey) -> list[int]:

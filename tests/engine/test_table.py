@@ -69,7 +69,7 @@ class Asking:
             return api.Write(self.item() | key, condition=self.maybe())
         sets = {"s": {"S": "set"}, "to": {"N": "7"}} if self.chance.random() < 0.7 else {}
         adds = {"rc": self.chance.randrange(-2, 3)} if not sets or self.chance.random() < 0.5 else {}
-        return api.Write(update=api.Update(key, sets, adds), condition=self.maybe())
+        return api.Write(api.Update(key, sets, adds), condition=self.maybe())
 
     def call(self) -> Callable[[api.Table], Any]:
         """The same for each table that it is given."""
@@ -175,7 +175,7 @@ def test_each_write_is_heard_of_and_no_other() -> None:
     table.put(item)  # As it is already: no change.
     with pytest.raises(api.ConditionFailed):
         table.put(item, api.IF_ABSENT)
-    table.transact([api.Write(update=api.Update(item, adds={"n": 1}), condition=api.equals("n", 1))])
+    table.transact([api.Write(api.Update(item, adds={"n": 1}), condition=api.equals("n", 1))])
     with pytest.raises(api.TransactionRefused):
         table.transact([api.Write(item), api.Write(item | {"sk": {"S": "1"}}, condition=api.Present("n"))])
     table.delete(item)

@@ -272,7 +272,7 @@ a reader does not look for the pack before an offset
     at_most >= 0 and seen < MOST_BEHIND => False
 a pack is made of what is trimmed meanwhile
     log.packs:_move caught by janitor/test_packs_interleaved.py::test_all_is_read_though
-    as_seen, at_most(schema.RETAINED, new.first.start)) => as_seen)
+    as_seen, at_most(schema.RETAINED, start)) => as_seen)
 a pack is made whatever others were made meanwhile
     log.packs:_move caught by janitor/test_packs_interleaved.py::test_all_is_read_though
     AllOf(if_live(record.incarnation), as_seen, => AllOf(if_live(record.incarnation),

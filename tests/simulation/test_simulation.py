@@ -29,9 +29,9 @@ def count_packs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many are made, and how many are taken in by others."""
     counts = Counter[str]()
 
-    def counting(*packing: Any) -> Any:
+    def counting(*packing: Any, **new: Any) -> Any:
         counts["made"] += 1
-        return commit_pack(*packing)
+        return commit_pack(*packing, **new)
 
     def taking_in(*packing: Any) -> Any:
         before, *pack = take_in(*packing)

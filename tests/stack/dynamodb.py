@@ -101,7 +101,7 @@ class DynamoDBProtocol:
     def _update(self, arguments: Arguments) -> dict[str, Any]:
         def update(condition: tables.Condition | None) -> None:
             try:
-                self.table.transact([tables.Write(update=parse_update(arguments), condition=condition)])
+                self.table.transact([tables.Write(parse_update(arguments), condition=condition)])
             except tables.TransactionRefused as refused:
                 raise tables.ConditionFailed(refused.existing[0]) from None
 
@@ -260,7 +260,7 @@ def _write(kind: str, arguments: Arguments) -> tables.Write:
         case "Put":
             return tables.Write(_item(arguments["Item"]), condition=condition)
         case "Update":
-            return tables.Write(update=parse_update(arguments), condition=condition)
+            return tables.Write(parse_update(arguments), condition=condition)
     raise _invalid(f"the embedded engine does not know {kind} in a transaction")
 
 

@@ -96,7 +96,8 @@ class EmbeddedTable:
             there = [found if fails else None for found, fails in zip(existing, failed, strict=True)]
             raise tables.TransactionRefused(failed, there)
         for write, found in zip(writes, existing, strict=True):
-            item = write.item if write.item is not None else _updated(_of(write), found)
+            change = write.change
+            item = _updated(change, found) if isinstance(change, tables.Update) else change
             self._store(db, item, found)
 
     def query(
@@ -169,12 +170,7 @@ def _compares(found: Item | None, by: str, value: str | int) -> bool:
 
 
 def key_of(write: tables.Write) -> Key:
-    return write.item if write.item is not None else _of(write).key
-
-
-def _of(write: tables.Write) -> tables.Update:
-    assert write.update is not None, "a write has an item or an update"
-    return write.update
+    return write.change.key if isinstance(write.change, tables.Update) else write.change
 
 
 def _updated(update: tables.Update, existing: Item | None) -> Item:

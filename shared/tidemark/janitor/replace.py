@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from tidemark.blobs import batch_blob_key
 from tidemark.log.due import Packing, schedule, settle
 from tidemark.log.pack_format import BlockEntry
-from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_mark, pack_start
+from tidemark.log.packs import PackRefused, commit_pack, pack_mark, pack_start
 from tidemark.log.records import Batch, Due, DueKind, Pack, StreamRecord
 from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch_start, decode_entry, just_behind, log_pk
 from tidemark.log.table import MAX_DELETES, pages
@@ -68,13 +68,16 @@ def put_pack(
     entry of `replaced`. Returns the queue entry that removes the replaced entries, and the stream's new
     record. Raises PackRefused."""
     data, index = encoded
-    new = NewPack(*replaced, batch_blob_key(record.incarnation, stores.new_id()), index, compacted)
-    stores.blobs.put(new.blob, data)
+    blob = batch_blob_key(record.incarnation, stores.new_id())
+    stores.blobs.put(blob, data)
     try:
-        return commit_pack(stores.table, record, new, stores.clock_ms())
+        now_ms = stores.clock_ms()
+        return commit_pack(
+            stores.table, record, replaced, now_ms, blob=blob, index=index, compacted=compacted
+        )
     except PackRefused as refused:
         if not refused.maybe_landed:
-            stores.blobs.delete(new.blob)
+            stores.blobs.delete(blob)
         raise
 
 

@@ -70,12 +70,8 @@ def _put_entry(table: tables.Table, found: BucketRecord) -> None:
     unchanged = tables.Update(schema.bucket_key(found.bucket), adds={schema.STREAM_COUNT: 0})
     is_same = tables.equals(schema.CREATION_ID, found.creation_id)
     with suppress(tables.TransactionRefused):
-        table.transact(
-            [
-                tables.Write(update=unchanged, condition=is_same),
-                tables.Write(schema.bucket_entry_key(found.bucket)),
-            ]
-        )
+        entry = tables.Write(schema.bucket_entry_key(found.bucket))
+        table.transact([tables.Write(unchanged, is_same), entry])
 
 
 def load_bucket(table: tables.Table, bucket: str) -> BucketRecord:
@@ -135,7 +131,7 @@ def count_streams(bucket: str, change: int, now_ms: int, *if_without: str) -> li
     update = tables.Update(
         schema.bucket_key(bucket), {schema.COUNTED_MS: {"N": str(now_ms)}}, {schema.STREAM_COUNT: change}
     )
-    return [tables.Write(update=update, condition=tables.AllOf(_IF_THERE, *map(tables.Missing, if_without)))]
+    return [tables.Write(update, condition=tables.AllOf(_IF_THERE, *map(tables.Missing, if_without)))]
 
 
 def count_created(record: StreamRecord) -> list[tables.Write]:

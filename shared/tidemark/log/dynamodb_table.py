@@ -64,11 +64,11 @@ class DynamoDBTable:
             raise _translated(fault) from fault
 
     def _transact_item(self, write: tables.Write) -> dict[str, Any]:
-        if write.item is not None:
-            put = {"TableName": self.name, "Item": write.item}
-            return {"Put": put | (_conditional(write.condition) if write.condition else {})}
-        assert write.update is not None, "a write has an item or an update"
-        return {"Update": {"TableName": self.name} | _updating(write.update, write.condition)}
+        table = {"TableName": self.name}
+        if isinstance(write.change, tables.Update):
+            return {"Update": table | _updating(write.change, write.condition)}
+        condition = _conditional(write.condition) if write.condition else {}
+        return {"Put": table | {"Item": write.change} | condition}
 
     def query(
         self,

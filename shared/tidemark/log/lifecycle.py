@@ -70,7 +70,7 @@ def add_reference(fork: Fork, made: StreamRecord) -> tables.Write:
         at_most(schema.COMPACTED, made.compacted),
         shows_snapshot(made.snapshot),
     )
-    return tables.Write(update=one_more, condition=as_seen)
+    return tables.Write(one_more, condition=as_seen)
 
 
 def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[tables.Write]:
@@ -79,12 +79,8 @@ def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[ta
     check, or else the janitor."""
     marked = _IS_DELETED if source.deleted else _IS_LIVE
     one_less = tables.Update(schema.stream_key(fork.point.source), adds={schema.REFERENCES: -1})
-    writes = [
-        tables.Write(
-            update=one_less,
-            condition=tables.AllOf(tables.equals(schema.INCARNATION, fork.incarnation), marked),
-        )
-    ]
+    as_seen = tables.AllOf(tables.equals(schema.INCARNATION, fork.incarnation), marked)
+    writes = [tables.Write(one_less, as_seen)]
     if due is not None:
         writes.append(tables.Write(schema.encode_due(due)))
     return writes
@@ -96,7 +92,7 @@ def mark_deleted(record: StreamRecord, now_ms: int) -> tables.Write:
     is_held = tables.AllOf(
         tables.equals(schema.INCARNATION, record.incarnation), tables.Compared(schema.REFERENCES, ">", 0)
     )
-    return tables.Write(update=mark, condition=is_held)
+    return tables.Write(mark, condition=is_held)
 
 
 def remove_released(record: StreamRecord, now_ms: int) -> tables.Write:

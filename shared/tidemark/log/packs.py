@@ -124,19 +124,18 @@ def cut_front(batch: Batch, begin: int) -> Batch:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NewPack:
-    """A new pack that replaces all entries from `first` to `last`. Its object is already in S3."""
-
-    first: Batch | Pack
-    last: Batch | Pack
-    blob: str
-    index: bytes
-    compacted: int = 0
-
-
-def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -> tuple[Due, StreamRecord]:
-    """Commit the pack to the log. Returns the due entry that removes the replaced entries, which the same
+def commit_pack(
+    table: Table,
+    record: StreamRecord,
+    replaced: tuple[Batch | Pack, Batch | Pack],
+    now_ms: int,
+    *,
+    blob: str,
+    index: bytes,
+    compacted: int,
+) -> tuple[Due, StreamRecord]:
+    """Commit a pack to the log, in place of all entries from the first to the second of `replaced`. The
+    object `blob` is already in S3. Returns the due entry that removes the replaced entries, which the same
     transaction writes, and the stream's new record. Raises PackRefused.
 
     The conditions:
@@ -148,33 +147,21 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     - The retained offset is not after the pack's start: a running trim removes batches by key, and none of
       these keys may be the pack's.
     """
-    first, last = new.first, new.last
+    first, last = replaced
     pk = schema.log_pk(record.key, record.incarnation)
-    item = schema.encode_pack(pk, first, last, new.blob, new.index, compacted=new.compacted)
+    item = schema.encode_pack(pk, first, last, blob, index, compacted=compacted)
     is_known: Condition = AllOf(
         equals(schema.APPEND_ID, first.append_id), equals(schema.END, first.end), Missing(schema.PACK_INDEX)
     )
     if isinstance(first, Pack):
         is_known = equals(schema.BLOB, first.blob or "")
-    due = Due(
-        DueKind.PACKED,
-        record.key,
-        record.incarnation,
-        now_ms,
-        pack_mark(first.start, new.blob),
-        last.end,
-        first.blob,
-    )
-    after = replace(
-        record,
-        packed=max(record.packed, last.end),
-        packs_made=record.packs_made + 1,
-        compacted=max(record.compacted, new.compacted),
-    )
+    mark = pack_mark(first.start, blob)
+    due = Due(DueKind.PACKED, record.key, record.incarnation, now_ms, mark, last.end, first.blob)
+    packed, reached = max(record.packed, last.end), max(record.compacted, compacted)
+    after = replace(record, packed=packed, packs_made=record.packs_made + 1, compacted=reached)
+    moves = _move(record, after, first.start, compacts=compacted > 0)
     try:
-        table.transact(
-            [Write(item, condition=is_known), _move(record, after, new), Write(schema.encode_due(due))]
-        )
+        table.transact([Write(item, condition=is_known), moves, Write(schema.encode_due(due))])
     except TransactionRefused as refused:
         found = refused.existing[0]
         # The reply to this transaction may have been lost; then its own pack is there.
@@ -183,20 +170,18 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     return due, after
 
 
-def _move(record: StreamRecord, after: StreamRecord, new: NewPack) -> Write:
+def _move(record: StreamRecord, after: StreamRecord, start: int, *, compacts: bool) -> Write:
     """Return the write of the stream's packed and compacted offsets. A compaction is refused while the stream
     has forks, because forks read the messages that compaction removes. Later forks are not made below the
     compacted offset (`log/lifecycle.py: add_reference`)."""
     numbers = {schema.PACKED: after.packed, schema.PACKS_MADE: after.packs_made}
     as_seen = _is(schema.PACKS_MADE, record.packs_made)
-    condition: Condition = AllOf(
-        if_live(record.incarnation), as_seen, at_most(schema.RETAINED, new.first.start)
-    )
-    if new.compacted:
+    condition: Condition = AllOf(if_live(record.incarnation), as_seen, at_most(schema.RETAINED, start))
+    if compacts:
         numbers[schema.COMPACTED] = after.compacted
         condition = AllOf(condition, _is(schema.COMPACTED, record.compacted), NONE_LEFT)
     sets = {name: {"N": str(value)} for name, value in numbers.items()}
-    return Write(update=Update(schema.stream_key(record.key), sets), condition=condition)
+    return Write(Update(schema.stream_key(record.key), sets), condition=condition)
 
 
 def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None:
@@ -208,7 +193,7 @@ def commit_horizon(table: Table, record: StreamRecord, horizon: Horizon) -> None
     as_seen = AllOf(if_live(record.incarnation), _is(schema.COMPACTED, record.compacted), is_before)
     update = Update(schema.stream_key(record.key), schema.encode_horizon(horizon))
     try:
-        table.transact([Write(update=update, condition=as_seen)])
+        table.transact([Write(update, condition=as_seen)])
     except TransactionRefused as refused:
         raise PackRefused(maybe_landed=refused.maybe_landed) from refused
 

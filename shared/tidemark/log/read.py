@@ -82,13 +82,9 @@ def load_batch_at(
         found = next(reaching, entries[0] if or_before and entries else None)
         if not entries or (found is not None and found.end >= offset):
             break
-    match found:
-        case None | Tombstone():
-            return found
-        case Pack():
-            return cut_batch(fill([next(blocks_of(found, offset))])[0], span.end)
-        case Batch():
-            return cut_batch(found, span.end)
+    if isinstance(found, Pack):
+        [found] = fill([next(blocks_of(found, offset))])
+    return cut_batch(found, span.end) if isinstance(found, Batch) else found
 
 
 #: The most batches with bytes in one wake-up. Several small messages cost one read unit, as one does.

@@ -34,9 +34,7 @@ def commit_retained(table: tables.Table, record: StreamRecord, trim: Due) -> Non
     condition = tables.AllOf(if_live(record.incarnation), shows_snapshot(None), rises)
     update = tables.Update(schema.stream_key(record.key), {schema.RETAINED: {"N": str(trim.offset)}})
     try:
-        table.transact(
-            [tables.Write(update=update, condition=condition), tables.Write(schema.encode_due(trim))]
-        )
+        table.transact([tables.Write(update, condition), tables.Write(schema.encode_due(trim))])
     except tables.TransactionRefused as refused:
         latest = stream_in(refused.existing[0])
         # The reply to this write was lost, or another process has raised the offset at least as far.
@@ -74,7 +72,7 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> tables.Write:
         at_most(schema.RETAINED, snapshot.offset),
         shows_snapshot(record.snapshot),
     )
-    return tables.Write(update=tables.Update(schema.stream_key(record.key), attributes), condition=as_seen)
+    return tables.Write(tables.Update(schema.stream_key(record.key), attributes), condition=as_seen)
 
 
 def batches_below(table: tables.Table, pk: str, offset: int) -> Iterator[list[schema.Item]]:

@@ -11,18 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from tidemark.log.schema import (
-    ENDED_MS,
-    FORMAT_EPOCH,
-    FORMAT_KEY,
-    LEAST_EPOCH,
-    PK,
-    SK,
-    Item,
-    Key,
-    decode_format,
-    encode_format,
-)
+from tidemark.log import schema
+from tidemark.log.schema import PK, SK, Item, Key
 from tidemark.protocol.errors import Damaged, FormatTooNew
 
 #: The most keys that `Table.delete_many` takes.
@@ -89,7 +79,7 @@ def equals(name: str, value: str | int) -> Compared:
 def if_never_or_ended_before(created_ms: int) -> Condition:
     """The key of a stream or a bucket is free for a creation at `created_ms`: it was never used, or its last
     use ended earlier. (Only an end mark has the compared attribute.)"""
-    return AnyOf(IF_ABSENT, Compared(ENDED_MS, "<", created_ms))
+    return AnyOf(IF_ABSENT, Compared(schema.ENDED_MS, "<", created_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +96,7 @@ class Update:
 class Write:
     """One write of a transaction: a whole item, or an update of parts of one."""
 
-    item: Item | None = None
-    update: Update | None = None
+    change: Item | Update
     condition: Condition | None = None
 
 
@@ -238,13 +227,15 @@ def check_format(table: Table, needed: int = 0) -> int:
     """Return the format epoch: the lowest epoch of a release that may use the table
     (docs/schema-evolution.md). A release that writes raises the epoch to `needed`, so that releases that
     cannot read its data stop. Raises FormatTooNew for data that this release would misread."""
-    least = decode_format(table.get(FORMAT_KEY))
+    least = schema.decode_format(table.get(schema.FORMAT_KEY))
     if least < needed:
         try:
-            table.put(encode_format(needed), AnyOf(IF_ABSENT, Compared(LEAST_EPOCH, "<", needed)))
+            table.put(
+                schema.encode_format(needed), AnyOf(IF_ABSENT, Compared(schema.LEAST_EPOCH, "<", needed))
+            )
             least = needed
         except ConditionFailed as refused:  # Another process was first.
-            least = decode_format(refused.existing)
-    if least > FORMAT_EPOCH:
-        raise FormatTooNew(least, FORMAT_EPOCH)
+            least = schema.decode_format(refused.existing)
+    if least > schema.FORMAT_EPOCH:
+        raise FormatTooNew(least, schema.FORMAT_EPOCH)
     return least
