@@ -124,7 +124,7 @@ def add(
     what was read."""
     written = write_files(map(_made, columns), table.place())
     begins = {(each.stream, each.incarnation): each.first for each in written.read}
-    return table.add(list(written.files), planned, begins), written.read
+    return table.add(written.files, planned, begins), written.read
 
 
 def add_message(table: LakeTable, number: int, value: bytes = b"x") -> bool:

@@ -142,15 +142,15 @@ def test_an_expiry_that_fails_takes_no_batch_back(table: LakeTable, monkeypatch:
 
 
 def test_a_table_made_by_others_gets_what_is_missing(properties: Mapping[str, str], identifier: str) -> None:
-    """The columns of this version, and that pyiceberg repeats no commit."""
+    """The columns of this version, which have other ids there, and that pyiceberg repeats no commit."""
     catalog = load_catalog("default", **properties)
     catalog.create_namespace(identifier.partition(".")[0])
-    old = Schema(*lake.SCHEMA.fields[:-1])
+    old = Schema(*reversed(lake.SCHEMA.fields[:-1]))
     catalog.create_table(identifier, old, partition_spec=lake._PARTITIONS)
     table = LakeTable("default", properties, identifier)
     table.ensure()
     add_message(table, 0, b"1")
-    assert table.load().schema().column_names == lake.SCHEMA.column_names
+    assert set(table.load().schema().column_names) == set(lake.SCHEMA.column_names)
     assert table.load().properties["commit.retry.num-retries"] == "0"
     assert values(table) == [b"1"]
 

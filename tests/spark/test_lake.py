@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
@@ -221,8 +223,6 @@ def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(
         NestedField(number, field, StringType()) for number, field in enumerate(("stream", "offset"), 1)
     )
     old = catalog.create_table("lake.messages", Schema(*fields))
-    import pyarrow as pa
-
     old.append(pa.table({"stream": ["old"], "offset": ["0000000000000000"]}))
     filled(world, f"{name}-a", b"new")
     code, _, err = archive()
@@ -230,6 +230,29 @@ def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(
     found = {row["stream"]: row for row in lake.table.scan().to_arrow().to_pylist()}
     assert (found["old"]["value"], found[f"{name}-a"]["value"]) == (None, b"new")
     assert found[f"{name}-a"]["incarnation"]
+
+
+def test_a_file_has_field_ids_and_statistics_also_beside_files_without_ids(lake: Lake) -> None:
+    """An older release wrote files without ids. A renamed column keeps its values in both kinds."""
+    add_message(lake.ensured(), 0)
+    (made,) = (task.file for task in lake.table.scan().plan_files())
+    place, older = made.file_path.removeprefix("file://"), lake.directory / "data" / "older.parquet"
+    schema = parquet.read_schema(place)
+    assert [int(field.metadata[b"PARQUET:field_id"]) for field in schema] == list(range(1, 15))
+    (expected,) = parquet_files_to_data_files(lake.table.io, lake.table.metadata, iter([made.file_path]))
+    for name in ("lower_bounds", "upper_bounds", "null_value_counts", "partition", "file_size_in_bytes"):
+        assert getattr(made, name) == getattr(expected, name), name
+    without = pa.schema([field.remove_metadata() for field in schema])
+    parquet.write_table(parquet.read_table(place).cast(without), older)
+    lake.table.add_files([f"file://{older}"])
+    both = digest([("s", "0", b"x")] * 2)
+    assert [lake.by_pyarrow(), lake.by_polars(), lake.by_duckdb()] == [both] * 3
+    with lake.table.update_schema() as update:
+        update.rename_column("bytes", "size")
+    assert [row["size"] for row in lake.rows()] == [1, 1]
+    with connect_duckdb() as duckdb:
+        scan = f"iceberg_scan('{lake.table.metadata_location}')"
+        assert duckdb.execute(f"SELECT size FROM {scan}").fetchall() == [(1,), (1,)]
 
 
 def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,16 +107,17 @@ class Archive:
         packs = pack(planned, self._options.bytes_per_partition)
         write = partial(write_partitions, self._options, self._lake.place())
         written = list(self._write_packs(write, packs))
-        files = {path: messages for each in written for path, messages in each.files.items()}
+        files = [file for each in written for file in each.files]
         read = [each for every in written for each in every.read]
         begins = {(each.stream, each.incarnation): each.first for each in reversed(read)}
-        if not self._lake.add(list(files), batch, begins):
+        if not self._lake.add(files, batch, begins):
             self._report("another archive committed first: its messages are not archived again")
             return
         if files:
-            self.messages += sum(files.values())
+            messages = sum(file.footer.num_rows for file in files)
+            self.messages += messages
             self.batches += 1
-            self._report(f"batch {self.batches}: {sum(files.values())} messages")
+            self._report(f"batch {self.batches}: {messages} messages")
         # With failOnDataLoss the read has already failed at the first loss.
         if not self._options.fail_on_data_loss:
             self._report_losses(batch, read, heads)

@@ -3,9 +3,9 @@
 No jar is needed. A batch of the archive is one snapshot, whose summary names a file with the reach: the
 table's last offset in each stream (`reach.py`). Files left by a crash are in no snapshot.
 
-The table is partitioned by bucket and day. The files have both columns, because Iceberg takes the partition's
-values from the files' statistics. A file has the rows of adjacent streams, each in order, so statistics of
-files and row groups find a stream's rows.
+The table is partitioned by bucket and day. Files have the table's field ids; files of older releases, which
+have none, are read by the table's name mapping. The driver opens no file: tasks return the statistics. A file
+has the rows of adjacent streams, each in order, so statistics of files and row groups find a stream's rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from botocore.exceptions import ClientError
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.io.pyarrow import (
+    PyArrowFileIO,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table
@@ -27,7 +32,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpd
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace
+from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace, WrittenFile
 from tidemark.spark.reach import ArchiveBatch, Reach, Reaches, measure_reach, read_reach, write_reach
 
 _TYPES: Final[Mapping[str, Any]] = {
@@ -110,14 +115,17 @@ class LakeTable:
         table = self.load()
         uri = f"{table.location()}/data"
         scheme, host, path = PyArrowFileIO.parse_location(uri)
+        ids = {field.name: field.field_id for field in table.schema().fields}
         if scheme != "file":
-            return FilesPlace(PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host), path, uri)
+            return FilesPlace(PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host), path, uri, ids)
         # pyiceberg has its own class of local file systems, which each task would have to import.
         local = LocalFileSystem()
         local.create_dir(path)
-        return FilesPlace(local, path, uri)
+        return FilesPlace(local, path, uri, ids)
 
-    def add(self, files: Sequence[str], batch: ArchiveBatch, begins: Mapping[tuple[str, str], str]) -> bool:
+    def add(
+        self, files: Sequence[WrittenFile], batch: ArchiveBatch, begins: Mapping[tuple[str, str], str]
+    ) -> bool:
         """Commit a batch, whose rows are in the files. If the table's end is no longer the batch's start,
         delete the files and return False."""
 
@@ -128,7 +136,10 @@ class LakeTable:
             place = write_reach(table, batch.added_to(now, begins))
             try:
                 with table.transaction() as transaction:
-                    transaction.add_files(list(files), {REACH: place}, check_duplicate_files=False)
+                    append = transaction.update_snapshot({REACH: place}).merge_append()
+                    for file in files:
+                        append.append_data_file(data_file_of(table, file))
+                    append.commit()
             except CommitFailedException:
                 # Only here: after any other error the commit may have succeeded.
                 table.io.delete(place)
@@ -140,8 +151,8 @@ class LakeTable:
         is_added = self._commit(add)
         if not is_added:
             io = self.load().io
-            for path in files:
-                io.delete(path)
+            for file in files:
+                io.delete(file.uri)
         return is_added
 
     def _load_or_create(self) -> Table:
@@ -243,6 +254,25 @@ def reaches_in(table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
 def files_in(table: Table) -> list[str]:
     """Return the data files of the loaded table."""
     return [task.file.file_path for task in table.scan().plan_files()]
+
+
+def data_file_of(table: Table, file: WrittenFile) -> DataFile:
+    """Return a file's entry in the table's metadata."""
+    fields = file.footer.schema.to_arrow_schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        file.footer,
+        compute_statistics_plan(table.schema(), table.properties),
+        {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in fields},
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.uri,
+        file_format=FileFormat.PARQUET,
+        partition=statistics.partition(table.spec(), table.schema()),
+        file_size_in_bytes=file.size,
+        spec_id=table.spec().spec_id,
+        **statistics.to_serialized_dict(),
+    )
 
 
 def _expire(table: Table) -> None:

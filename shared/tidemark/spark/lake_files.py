@@ -7,7 +7,7 @@ Every task imports this module, so it must not import pyiceberg, which takes 1.4
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -60,11 +60,13 @@ _ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in LA
 
 @dataclass(frozen=True)
 class FilesPlace:
-    """A directory of the table's files: its path in a file system of pyarrow, and its URI for the table."""
+    """A directory of the table's files: its path in a file system of pyarrow, its URI for the table, and the
+    table's field ids by column."""
 
     system: Any
     path: str
     uri: str
+    ids: Mapping[str, int]
 
 
 @dataclass
@@ -79,10 +81,19 @@ class StreamRead:
 
 
 @dataclass(frozen=True)
-class FilesWritten:
-    """Number of messages by file, and the streams read."""
+class WrittenFile:
+    """A file in no snapshot yet, with its size in bytes and the statistics in its footer."""
 
-    files: dict[str, int]
+    uri: str
+    size: int
+    footer: parquet.FileMetaData
+
+
+@dataclass(frozen=True)
+class FilesWritten:
+    """The files that a task wrote, and the streams that it read."""
+
+    files: list[WrittenFile]
     read: list[StreamRead]
 
 
@@ -91,13 +102,15 @@ class _File:
 
     def __init__(self, place: FilesPlace) -> None:
         name = f"{uuid.uuid4()}.parquet"
-        self.path = f"{place.uri}/{name}"
-        self.messages = self.held_bytes = 0
-        self._held: list[pa.RecordBatch] = []
+        self.held_bytes = 0
+        self._uri, self._held = f"{place.uri}/{name}", list[pa.RecordBatch]()
         self._stream = place.system.open_output_stream(f"{place.path}/{name}")
+        self._footers: list[parquet.FileMetaData] = []
+        ids = ({"PARQUET:field_id": str(place.ids[name])} for name in LAKE_COLUMNS)
         self._writer = parquet.ParquetWriter(
             self._stream,
-            _ARROW_SCHEMA,
+            pa.schema(map(pa.Field.with_metadata, _ARROW_SCHEMA, ids)),
+            metadata_collector=self._footers,
             compression="zstd",
             use_dictionary=_ALIKE,
             write_statistics=[name for name in LAKE_COLUMNS if name != "value"],
@@ -107,7 +120,6 @@ class _File:
     def add(self, rows: pa.RecordBatch) -> None:
         self._held.append(rows)
         self.held_bytes += rows.nbytes + _BATCH_BYTES
-        self.messages += rows.num_rows
         if self.held_bytes >= ROW_GROUP_BYTES:
             self.flush()
 
@@ -118,10 +130,12 @@ class _File:
             self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._held, self.held_bytes = [], 0
 
-    def close(self) -> None:
+    def close(self) -> WrittenFile:
         self.flush()
         self._writer.close()
+        size = self._stream.tell()
         self._stream.close()
+        return WrittenFile(self._uri, size, self._footers[0])
 
 
 def write_partitions(
@@ -151,9 +165,7 @@ def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWr
             files[day].add(rows)
         if sum(each.held_bytes for each in files.values()) > HELD_BYTES:
             max(files.values(), key=lambda each: each.held_bytes).flush()
-    for file in files.values():
-        file.close()
-    return FilesWritten({each.path: each.messages for each in files.values()}, list(streams.values()))
+    return FilesWritten([file.close() for file in files.values()], list(streams.values()))
 
 
 def _by_stream(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
