@@ -160,9 +160,10 @@ def lake_reads(spark: Any, directory: Path, rows: int, options: dict[str, Any]) 
         lake = LakeTable("default", catalog, name)
         lake.ensure()
         packs = pack(plan_partitions(asked, reader, batch.start, batch.end), FILE_BYTES)
-        written = map_by_tasks(spark, partial(write_partitions, asked, lake.place()), packs)
+        place = lake.place()
+        written = map_by_tasks(spark, partial(write_partitions, asked, place), packs)
         begins = {("bench", each.incarnation): each.first for each in reversed(written[0].read)}
-        lake.add([file for each in written for file in each.files], batch, begins)
+        lake.add(place, [file for each in written for file in each.files], batch, begins)
         return files_in(lake.load())
 
     files, number = archive("lake.messages"), itertools.count()

@@ -122,9 +122,10 @@ def add(
 ) -> tuple[bool, list[StreamRead]]:
     """Rows that a batch has read, by their columns, each of one stream. Whether they came to the table, and
     what was read."""
-    written = write_files(map(_made, columns), table.place())
+    place = table.place()
+    written = write_files(map(_made, columns), place)
     begins = {(each.stream, each.incarnation): each.first for each in written.read}
-    return table.add(written.files, planned, begins), written.read
+    return table.add(place, written.files, planned, begins), written.read
 
 
 def add_message(table: LakeTable, number: int, value: bytes = b"x") -> bool:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,21 @@ def test_archives_that_meet_take_each_message_once(archives: Archives, world: Wo
     assert archives.take(f"{name}-.") == 1
     assert archives.values() == [b"a1", b"a2", b"b1", b"b2", b"c1"]
     assert len(list(archives.lake.directory.rglob("*.parquet"))) == len(archives.lake.files)
+
+
+def test_a_batch_that_fails_leaves_no_file(archives: Archives, world: World, name: str) -> None:
+    """One task has written its file by then."""
+    filled(world, name, b"one")
+
+    def fail(write: Callable[[Any], FilesWritten], packs: Sequence[Any]) -> Iterator[FilesWritten]:
+        yield write(packs[0])
+        assert len(list(archives.lake.directory.rglob("*.parquet"))) == 1
+        raise RuntimeError("injected")
+
+    with pytest.raises(RuntimeError, match="injected"):
+        archives.take(name, fail)
+    assert not list(archives.lake.directory.rglob("*.parquet"))
+    assert archives.take(name) == 1
 
 
 def test_what_another_archive_brought_is_no_new_stream(archives: Archives, world: World, name: str) -> None:

@@ -17,8 +17,20 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField, StringType
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.spark.duckdb_iceberg import connect_duckdb
 from tests.spark.lakes import Content, Lake, add, add_message, batch, digest
@@ -27,8 +39,8 @@ from tests.support import BYTES, JSON, World
 from tidemark.protocol.messages import parse_content_type
 from tidemark.service.load import load_head
 from tidemark.spark import lake as lake_module
-from tidemark.spark.failures import Exit
-from tidemark.spark.lake import KEPT_SNAPSHOTS, LakeTable, reaches_of
+from tidemark.spark.failures import Exit, explain_failure
+from tidemark.spark.lake import KEPT_SNAPSHOTS, SCHEMA, LakeTable, NoLakeTable, reaches_of
 from tidemark.spark.lake_files import StreamRead
 from tidemark.spark.reach import Reach
 
@@ -255,6 +267,85 @@ def test_a_file_has_field_ids_and_statistics_also_beside_files_without_ids(lake:
         assert duckdb.execute(f"SELECT size FROM {scan}").fetchall() == [(1,), (1,)]
 
 
+def lake_by(lake: Lake, *fields: tuple[str, Transform[Any, Any]], schema: Schema = SCHEMA) -> LakeTable:
+    """A user's own table, partitioned by these columns."""
+    catalog = load_catalog("default", **lake.properties)
+    catalog.create_namespace("lake")
+    ids = [(schema.find_field(name).field_id, how, f"by_{name}_{how}") for name, how in fields]
+    spec = PartitionSpec(*(PartitionField(of, 1000 + of, how, name) for of, how, name in ids))
+    catalog.create_table("lake.messages", schema, partition_spec=spec)
+    return LakeTable("default", lake.properties, "lake.messages")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [("bucket", BucketTransform(4)), ("time", MonthTransform())],
+        [("stream", VoidTransform()), ("bucket", TruncateTransform(1)), ("time", YearTransform())],
+        [("time", DayTransform())],
+    ],
+)
+def test_a_table_may_be_partitioned_by_what_all_rows_of_a_file_have(
+    lake: Lake, fields: list[tuple[str, Transform[Any, Any]]]
+) -> None:
+    table = lake_by(lake, *fields)
+    table.ensure()
+    times = [datetime(2026, 11, 1, 5, tzinfo=UTC), None]
+    assert add(table, batch(0), {"value": [b"1", b"2"], "timestamp": times})[0]
+    found = lake.table.scan(row_filter="bucket = 'v1' and time >= '2026-11-01T05:00:00+00:00'").to_arrow()
+    assert found["value"].to_pylist() == [b"1"]
+    with connect_duckdb() as duckdb:
+        scan = f"iceberg_scan('{lake.table.metadata_location}')"
+        query = f"SELECT value FROM {scan} WHERE bucket = 'v1' AND stream = 's' ORDER BY time"
+        assert duckdb.execute(query).fetchall() == [(b"1",), (b"2",)]
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        (
+            ("stream", BucketTransform(4)),
+            "is partitioned by by_stream_bucket[4], bucket[4] of stream, but",
+        ),
+        (
+            ("stream", IdentityTransform()),
+            "identity of stream, but a file of the archive has one bucket and one day",
+        ),
+        (("time", HourTransform()), "partition by bucket, and by year, month or day of time"),
+    ],
+)
+def test_a_table_that_cannot_take_the_files_is_refused_before_anything_is_read(
+    lake: Lake, field: tuple[str, Transform[Any, Any]], told: str
+) -> None:
+    with pytest.raises(NoLakeTable, match=re.escape(told)):
+        lake_by(lake, field).ensure()
+    assert explain_failure(NoLakeTable("tidemark: x")) == ("x", Exit.YOUR_INPUT)
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        (
+            NestedField(1, "time", StringType()),
+            "the column time is optional string, and must be optional timestamptz",
+        ),
+        (
+            NestedField(1, "mine", LongType(), required=True),
+            "the column mine is required long, and must be optional",
+        ),
+        (NestedField(1, "position", LongType()), None),
+    ],
+)
+def test_a_column_that_cannot_take_the_values_is_refused(
+    lake: Lake, column: NestedField, told: str | None
+) -> None:
+    table = lake_by(lake, schema=Schema(column))
+    with pytest.raises(NoLakeTable, match=told) if told else contextlib.nullcontext():
+        table.ensure()
+        add_message(table, 0)
+        assert lake.rows()[0]["position"] == 0
+
+
 def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """By counts of files, but for one that pyiceberg leaves at each merge of manifests, which is every
     hundred commits by default. All rows stay, and the reach."""
@@ -271,7 +362,7 @@ def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: py
 
 
 def test_a_refused_commit_leaves_nothing_and_is_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, commit, refusals = lake.ensured(), SqlCatalog.commit_table, [1, 2]
+    commit, refusals = SqlCatalog.commit_table, list[int]()
 
     def refuse(catalog: SqlCatalog, *change: Any) -> Any:
         if refusals and refusals.pop():
@@ -279,8 +370,14 @@ def test_a_refused_commit_leaves_nothing_and_is_repeated(lake: Lake, monkeypatch
         return commit(catalog, *change)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", refuse)
+    table = lake.ensured()
+    refusals += [1, 2]
     assert add_message(table, 0)
-    assert len(lake.rows()) == 1
+    assert (len(lake.rows()), refusals) == (1, [])
+    assert [len(list(lake.directory.rglob(kind))) for kind in ("reach-*", "*.parquet")] == [1, 1]
+    refusals += [1] * 20
+    with pytest.raises(CommitFailedException):
+        add_message(table, 1)
     assert [len(list(lake.directory.rglob(kind))) for kind in ("reach-*", "*.parquet")] == [1, 1]
 
 

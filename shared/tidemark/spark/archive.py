@@ -105,12 +105,16 @@ class Archive:
     def _take(self, batch: ArchiveBatch, heads: Mapping[str, port.Head]) -> None:
         planned = plan_partitions(self._options, self._reader, batch.start, batch.end)
         packs = pack(planned, self._options.bytes_per_partition)
-        write = partial(write_partitions, self._options, self._lake.place())
-        written = list(self._write_packs(write, packs))
+        place = self._lake.place()
+        try:
+            written = list(self._write_packs(partial(write_partitions, self._options, place), packs))
+        except BaseException:
+            place.remove()
+            raise
         files = [file for each in written for file in each.files]
         read = [each for every in written for each in every.read]
         begins = {(each.stream, each.incarnation): each.first for each in reversed(read)}
-        if not self._lake.add(files, batch, begins):
+        if not self._lake.add(place, files, batch, begins):
             self._report("another archive committed first: its messages are not archived again")
             return
         if files:

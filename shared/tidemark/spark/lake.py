@@ -10,12 +10,15 @@ has the rows of adjacent streams, each in order, so statistics of files and row 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import date
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
 from pyarrow.fs import LocalFileSystem
+from pyiceberg import transforms, types
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import (
@@ -29,21 +32,24 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
-from pyiceberg.transforms import DayTransform, IdentityTransform
-from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.typedef import Record
+from pyiceberg.utils.datetime import date_to_days
 
 from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace, WrittenFile
 from tidemark.spark.reach import ArchiveBatch, Reach, Reaches, measure_reach, read_reach, write_reach
 
 _TYPES: Final[Mapping[str, Any]] = {
-    "STRING": StringType(),
-    "INT": IntegerType(),
-    "BIGINT": LongType(),
-    "TIMESTAMP": TimestamptzType(),
-    "BINARY": BinaryType(),
+    "STRING": types.StringType(),
+    "INT": types.IntegerType(),
+    "BIGINT": types.LongType(),
+    "TIMESTAMP": types.TimestamptzType(),
+    "BINARY": types.BinaryType(),
 }
 SCHEMA: Final = Schema(
-    *(NestedField(number, name, _TYPES[kind]) for number, (name, kind) in enumerate(LAKE_COLUMNS.items(), 1))
+    *(
+        types.NestedField(number, name, _TYPES[kind])
+        for number, (name, kind) in enumerate(LAKE_COLUMNS.items(), 1)
+    )
 )
 #: Iceberg's table property for the number of snapshots to keep.
 KEPT_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
@@ -52,8 +58,8 @@ REACH: Final = "tidemark.reach"
 #: Attempts of a commit that conflicts with other writers.
 _TRIES: Final = 20
 _PARTITIONS: Final = PartitionSpec(
-    PartitionField(SCHEMA.find_field("bucket").field_id, 1000, IdentityTransform(), "bucket"),
-    PartitionField(SCHEMA.find_field("time").field_id, 1001, DayTransform(), "day"),
+    PartitionField(SCHEMA.find_field("bucket").field_id, 1000, transforms.IdentityTransform(), "bucket"),
+    PartitionField(SCHEMA.find_field("time").field_id, 1001, transforms.DayTransform(), "day"),
 )
 _PROPERTIES: Final = {
     # Our commits check first whether the batch still follows the table, so pyiceberg must not retry by
@@ -70,7 +76,7 @@ _PROPERTIES: Final = {
 
 
 class NoLakeTable(ValueError):
-    """The catalog has no such table."""
+    """The catalog has no such table, or the archive cannot write to it."""
 
 
 class NoCatalog(ValueError):
@@ -97,13 +103,16 @@ class LakeTable:
             ) from fault
 
     def ensure(self) -> None:
-        """Create the table if it is missing, and add columns that it lacks."""
+        """Create the table if it is missing, and add columns that it lacks. Raises NoLakeTable if the archive
+        cannot write to it."""
         namespace = self._identifier.rpartition(".")[0]
         # Some roles may use a Glue database but not create one.
         if not self._catalog.namespace_exists(namespace):
             self._catalog.create_namespace_if_not_exists(namespace)
         with _explained(self._name):
             table = self._load_or_create()
+        check_columns(table)
+        partition_of(table, "", None)
         missing = [field for field in SCHEMA.fields if field.name not in table.schema().column_names]
         if missing:
             with table.update_schema() as update:
@@ -111,48 +120,57 @@ class LakeTable:
                     update.add_column(field.name, field.field_type)
 
     def place(self) -> FilesPlace:
-        """Return the directory in which tasks write files of the table."""
-        table = self.load()
-        uri = f"{table.location()}/data"
+        """Return a place for the files of a batch."""
+        table, batch = self.load(), uuid.uuid4()
+        uri = f"{table.location()}/data/{batch}"
         scheme, host, path = PyArrowFileIO.parse_location(uri)
         ids = {field.name: field.field_id for field in table.schema().fields}
         if scheme != "file":
             return FilesPlace(PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host), path, uri, ids)
         # pyiceberg has its own class of local file systems, which each task would have to import.
         local = LocalFileSystem()
-        local.create_dir(path)
+        local.create_dir(path.rpartition("/")[0])
         return FilesPlace(local, path, uri, ids)
 
     def add(
-        self, files: Sequence[WrittenFile], batch: ArchiveBatch, begins: Mapping[tuple[str, str], str]
+        self,
+        place: FilesPlace,
+        files: Sequence[WrittenFile],
+        batch: ArchiveBatch,
+        begins: Mapping[tuple[str, str], str],
     ) -> bool:
-        """Commit a batch, whose rows are in the files. If the table's end is no longer the batch's start,
-        delete the files and return False."""
+        """Commit a batch, whose rows are in the files. Returns False if the table's end is no longer the
+        batch's start. Deletes the files if they are certainly not in the table."""
 
         def add(table: Table) -> bool:
             now = reaches_of(table)
             if not batch.follows(now):
                 return False
-            place = write_reach(table, batch.added_to(now, begins))
+            entries = [data_file_of(table, file, batch.bucket) for file in files]
+            reach = write_reach(table, batch.added_to(now, begins))
             try:
                 with table.transaction() as transaction:
-                    append = transaction.update_snapshot({REACH: place}).merge_append()
-                    for file in files:
-                        append.append_data_file(data_file_of(table, file))
+                    append = transaction.update_snapshot({REACH: reach}).merge_append()
+                    for entry in entries:
+                        append.append_data_file(entry)
                     append.commit()
             except CommitFailedException:
                 # Only here: after any other error the commit may have succeeded.
-                table.io.delete(place)
+                table.io.delete(reach)
                 raise
             with suppress(CommitFailedException):  # The batch is committed. The next one expires snapshots.
                 _expire(table)
             return True
 
-        is_added = self._commit(add)
-        if not is_added:
-            io = self.load().io
-            for file in files:
-                io.delete(file.uri)
+        is_added = True
+        try:
+            is_added = self._commit(add)
+        except (CommitFailedException, NoLakeTable):
+            is_added = False
+            raise
+        finally:
+            if not is_added:
+                place.remove()
         return is_added
 
     def _load_or_create(self) -> Table:
@@ -256,8 +274,40 @@ def files_in(table: Table) -> list[str]:
     return [task.file.file_path for task in table.scan().plan_files()]
 
 
-def data_file_of(table: Table, file: WrittenFile) -> DataFile:
-    """Return a file's entry in the table's metadata."""
+def check_columns(table: Table) -> None:
+    """Raise NoLakeTable if a column of the table cannot have the archive's values."""
+    for field in table.schema().fields:
+        wanted = SCHEMA.find_type(field.name) if field.name in LAKE_COLUMNS else field.field_type
+        # A user may have widened a column.
+        if field.required or f"{wanted} {field.field_type}" not in (f"{wanted} {wanted}", "int long"):
+            is_now = f"{'required' if field.required else 'optional'} {field.field_type}"
+            what = f"the column {field.name} is {is_now}, and must be optional {wanted}"
+            raise NoLakeTable(f"tidemark: {'.'.join(table.name())}: {what}")
+
+
+def partition_of(table: Table, bucket: str, day: date | None) -> Record:
+    """Return the partition of a file whose rows have one bucket and one day. Raises NoLakeTable if the table
+    is partitioned by anything else."""
+    values: list[Any] = []
+    for field in table.spec().fields:
+        source, transform = table.schema().find_column_name(field.source_id), field.transform
+        if isinstance(transform, transforms.VoidTransform):
+            values.append(None)
+        elif source == "bucket":
+            values.append(transform.transform(types.StringType())(bucket))
+        elif source == "time" and isinstance(
+            transform, transforms.YearTransform | transforms.MonthTransform | transforms.DayTransform
+        ):
+            values.append(transform.transform(types.DateType())(None if day is None else date_to_days(day)))
+        else:
+            what = f"is partitioned by {field.name}, {transform} of {source}, but a file of the archive has"
+            right = "one bucket and one day: partition by bucket, and by year, month or day of time"
+            raise NoLakeTable(f"tidemark: {'.'.join(table.name())} {what} {right}")
+    return Record(*values)
+
+
+def data_file_of(table: Table, file: WrittenFile, bucket: str) -> DataFile:
+    """Return a file's entry in the table's metadata. Raises NoLakeTable."""
     fields = file.footer.schema.to_arrow_schema()
     statistics = data_file_statistics_from_parquet_metadata(
         file.footer,
@@ -268,7 +318,7 @@ def data_file_of(table: Table, file: WrittenFile) -> DataFile:
         content=DataFileContent.DATA,
         file_path=file.uri,
         file_format=FileFormat.PARQUET,
-        partition=statistics.partition(table.spec(), table.schema()),
+        partition=partition_of(table, bucket, file.day),
         file_size_in_bytes=file.size,
         spec_id=table.spec().spec_id,
         **statistics.to_serialized_dict(),

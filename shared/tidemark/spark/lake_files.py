@@ -9,12 +9,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
+from pyarrow.fs import FileSelector
 
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers import connect
@@ -52,21 +54,25 @@ HELD_BYTES: Final = 128 * 1024 * 1024
 _BATCH_BYTES: Final = 4096
 #: Columns with few distinct values, for dictionary encoding. For other columns a dictionary only costs time.
 _ALIKE: Final = sorted(LAKE_COLUMNS.keys() - {"offset", "end_offset", "value", "key", "producer_seq"})
-#: The day of messages without a time.
-_NO_DAY: Final = -(2**31)
-
 _ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in LAKE_COLUMNS.items()])
 
 
 @dataclass(frozen=True)
 class FilesPlace:
-    """A directory of the table's files: its path in a file system of pyarrow, its URI for the table, and the
-    table's field ids by column."""
+    """A place for the files of one batch: the prefix of their paths in a file system of pyarrow, and of their
+    URIs. `ids` has the table's field ids by column."""
 
     system: Any
     path: str
     uri: str
     ids: Mapping[str, int]
+
+    def remove(self) -> None:
+        """Delete the batch's files, also those of tasks that failed. The files must not be in the table."""
+        directory, _, prefix = self.path.rpartition("/")
+        for file in self.system.get_file_info(FileSelector(directory, allow_not_found=True)):
+            if file.base_name.startswith(prefix):
+                self.system.delete_file(file.path)
 
 
 @dataclass
@@ -82,9 +88,11 @@ class StreamRead:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file in no snapshot yet, with its size in bytes and the statistics in its footer."""
+    """A file in no snapshot yet, with its size in bytes and the statistics in its footer. Its rows have one
+    day, or no time."""
 
     uri: str
+    day: date | None
     size: int
     footer: parquet.FileMetaData
 
@@ -100,11 +108,11 @@ class FilesWritten:
 class _File:
     """An open file. It collects rows in memory until they fill a row group."""
 
-    def __init__(self, place: FilesPlace) -> None:
+    def __init__(self, place: FilesPlace, day: date | None) -> None:
         name = f"{uuid.uuid4()}.parquet"
-        self.held_bytes = 0
-        self._uri, self._held = f"{place.uri}/{name}", list[pa.RecordBatch]()
-        self._stream = place.system.open_output_stream(f"{place.path}/{name}")
+        self.held_bytes, self._day = 0, day
+        self._uri, self._held = f"{place.uri}-{name}", list[pa.RecordBatch]()
+        self._stream = place.system.open_output_stream(f"{place.path}-{name}")
         self._footers: list[parquet.FileMetaData] = []
         ids = ({"PARQUET:field_id": str(place.ids[name])} for name in LAKE_COLUMNS)
         self._writer = parquet.ParquetWriter(
@@ -135,7 +143,7 @@ class _File:
         self._writer.close()
         size = self._stream.tell()
         self._stream.close()
-        return WrittenFile(self._uri, size, self._footers[0])
+        return WrittenFile(self._uri, self._day, size, self._footers[0])
 
 
 def write_partitions(
@@ -148,7 +156,7 @@ def write_partitions(
 def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWritten:
     """Write the rows of a read in order, one file for each day. The files are in no snapshot yet; a killed
     process leaves orphan files."""
-    files: dict[int, _File] = {}
+    files: dict[date | None, _File] = {}
     streams: dict[tuple[str, str], StreamRead] = {}
     for batch in batches:
         for rows in _by_stream(batch):
@@ -161,7 +169,7 @@ def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWr
             read.bytes = None if size is None or read.bytes is None else read.bytes + size
         for day, rows in _by_day(_as_in_lake(batch)):
             if day not in files:
-                files[day] = _File(place)
+                files[day] = _File(place, day)
             files[day].add(rows)
         if sum(each.held_bytes for each in files.values()) > HELD_BYTES:
             max(files.values(), key=lambda each: each.held_bytes).flush()
@@ -200,13 +208,13 @@ def _as_in_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
 
 
-def _by_day(rows: pa.RecordBatch) -> Iterable[tuple[int, pa.RecordBatch]]:
-    """Split the rows by day, in days since 1970."""
-    days = pc.fill_null(rows["time"].cast(pa.date32()).cast(pa.int32()), _NO_DAY)
+def _by_day(rows: pa.RecordBatch) -> Iterable[tuple[date | None, pa.RecordBatch]]:
+    """Split the rows by day; None for rows without a time."""
+    days = rows["time"].cast(pa.date32())
     found = pc.unique(days).to_pylist()
     if len(found) == 1:
         return [(found[0], rows)]
-    return [(day, rows.filter(pc.equal(days, day))) for day in found]
+    return [(day, rows.filter(pc.equal(days, day) if day else pc.is_null(days))) for day in found]
 
 
 def read_files(spark: Any, files: Sequence[DataFile]) -> Any:
