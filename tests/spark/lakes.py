@@ -4,7 +4,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,22 @@ class Lake:
                     overwrite.delete_data_file(file)
                 for file in parquet_files_to_data_files(table.io, table.metadata, iter([f"file://{place}"])):
                     overwrite.append_data_file(file)
+
+    def maintain(self) -> None:
+        """As another engine maintains it: expire every snapshot that no branch or tag names, then delete the
+        files that nothing names."""
+        self.table.maintenance.expire_snapshots().older_than(datetime.now(UTC) + timedelta(days=1)).commit()
+        table = self.table
+        kept = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
+        kept |= {each.statistics_path for each in table.metadata.statistics}
+        for snapshot in table.snapshots():
+            kept.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                entries = manifest.fetch_manifest_entry(table.io)
+                kept |= {manifest.manifest_path, *(entry.data_file.file_path for entry in entries)}
+        for path in self.directory.rglob("*.*"):
+            if path.is_file() and f"file://{path}" not in kept:
+                path.unlink()
 
     def rows(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.table.scan().to_arrow().to_pylist()

@@ -115,6 +115,51 @@ def test_a_table_rolled_back_gets_its_rows(archives: Archives, spark: Any, world
     assert archives.values() == [b"four", b"one", b"three", b"two"]
 
 
+def test_a_maintained_table_knows_what_ended_and_deleted_rows_stay_deleted(
+    archives: Archives, streams: Streams
+) -> None:
+    """Another engine expires snapshots and removes orphans: right above the archive's snapshot, and where the
+    chain of parents to it is broken. An archive that finds nothing new lets go of deleted rows."""
+    lake, pattern = archives.lake, f"{streams.name}-.*"
+    suffixes = ("-open", "-closed", "-gone")
+    for suffix in suffixes:
+        streams.fill(b"a secret", suffix=suffix)
+    assert archives.take(pattern) == 3
+    for suffix in suffixes:
+        streams.append(b"one", suffix=suffix)
+    streams.process.append(streams.key("-closed"), close=True)
+    assert archives.take(pattern) == 3
+    streams.delete("-gone")
+    assert archives.take(pattern, failOnDataLoss="false") == 0
+    streams.delete("-closed")
+    lake.table.delete(f"offset = '{render_offset(0)}'")
+    for rewrites in (0, 1, 2):
+        for _ in range(rewrites):
+            lake.rewrite()
+        lake.maintain()
+        assert archives.take(pattern) == 0
+        assert archives.values() == [b"one"] * 3
+    lake.maintain()
+    assert len(list(lake.directory.rglob("*.parquet"))) == len(lake.files)
+    streams.append(b"two", suffix="-open")
+    assert archives.take(pattern) == 1
+    assert archives.values() == [b"one", b"one", b"one", b"two"]
+
+
+def test_a_maintained_table_that_was_rolled_back_gets_its_rows(archives: Archives, streams: Streams) -> None:
+    """The tag names a snapshot that is no ancestor of the current one."""
+    streams.fill(b"one")
+    assert archives.take(streams.name) == 1
+    archives.lake.rewrite()
+    rewritten = archives.lake.table.current_snapshot().snapshot_id
+    streams.append(b"two")
+    assert archives.take(streams.name) == 1
+    archives.lake.table.manage_snapshots().rollback_to_snapshot(rewritten).commit()
+    archives.lake.maintain()
+    assert archives.take(streams.name) == 1
+    assert archives.values() == [b"one", b"two"]
+
+
 def test_archives_that_meet_take_each_message_once(archives: Archives, world: World, name: str) -> None:
     """A pattern that is widened to what another one brought; and one that is overtaken while it writes: its
     files go, and it takes the rest."""

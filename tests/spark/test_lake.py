@@ -5,11 +5,14 @@ import os
 import re
 import signal
 import threading
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import orjson
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -19,6 +22,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.puffin import PuffinFile
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -42,7 +46,7 @@ from tidemark.spark import lake as lake_module
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.lake import KEPT_SNAPSHOTS, SCHEMA, LakeTable, NoLakeTable, reaches_of
 from tidemark.spark.lake_files import StreamRead
-from tidemark.spark.reach import Reach
+from tidemark.spark.reach import REACH, ArchiveBatch, Reach
 
 
 @pytest.fixture
@@ -344,6 +348,29 @@ def test_a_column_that_cannot_take_the_values_is_refused(
         table.ensure()
         add_message(table, 0)
         assert lake.rows()[0]["position"] == 0
+
+
+def test_the_reach_is_a_puffin_file_and_the_form_before_it_is_read(lake: Lake) -> None:
+    """The table's statistics name the file, so that no engine removes it."""
+    table, before = lake.ensured(), Reach("0", f"{1:016}", closed=True)
+    place = f"{lake.table.location()}/metadata/reach-1.json.z"
+    with lake.table.io.new_output(place).create() as older:
+        older.write(zlib.compress(orjson.dumps([["v1", "s", "", msgspec.to_builtins(before)]])))
+    with lake.table.transaction() as transaction:
+        transaction.update_snapshot({"tidemark.reach": place}).fast_append().commit()
+    assert reaches_of(lake.table) == {("v1", "s", ""): before}
+    assert table.add(table.place(), [], ArchiveBatch("v1", {}, {}, {}, {}), {})
+    assert reaches_of(lake.table) == {("v1", "s", ""): before}
+    (named,), snapshot = lake.table.metadata.statistics, lake.table.current_snapshot()
+    assert snapshot.summary[REACH] == named.statistics_path
+    assert lake.table.refs()["tidemark"].snapshot_id == named.snapshot_id == snapshot.snapshot_id
+    data = Path(named.statistics_path.removeprefix("file://")).read_bytes()
+    puffin = PuffinFile(data)
+    (blob,) = puffin.footer.blobs
+    assert (blob.type, blob.snapshot_id, blob.fields) == ("tidemark-reach-v1", snapshot.snapshot_id, [])
+    assert orjson.loads(zlib.decompress(puffin.get_blob_payload(blob)))[0][1] == "s"
+    assert len(data) == named.file_size_in_bytes
+    assert data[-named.file_footer_size_in_bytes :].startswith(b"PFA1{")
 
 
 def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tidemark.spark.lake import LakeTable, reaches_in, reaches_of
+from tidemark.spark.lake import LakeTable, is_ours, reaches_in, reaches_of
 from tidemark.spark.lake_files import FilesWritten, StreamRead, write_partitions
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions, parse_read_options
@@ -80,7 +80,8 @@ class Archive:
         """Plan a batch of messages up to `heads` that the table lacks. Returns None if the table has all.
         Raises DataLoss."""
         options, bucket = self._options, self._options.connection.bucket
-        known = reaches_of(self._lake.load())
+        table = self._lake.load()
+        known = reaches_of(table)
         before, gone = table_ends(bucket, known, heads, options.subscribes)
         there = before.keys() & heads.keys()
         passed = (port.is_past(before[name].offset, heads[name].tail.offset) for name in there)
@@ -100,7 +101,8 @@ class Archive:
         }
         if end:
             end = within_limit(options, self._reader, Progress(start), Progress(end)).positions
-        return ArchiveBatch(bucket, start, end, gone, known) if end or gone else None
+        # After a commit of another engine an empty batch follows, so that the tag keeps no deleted rows.
+        return ArchiveBatch(bucket, start, end, gone, known) if end or gone or not is_ours(table) else None
 
     def _take(self, batch: ArchiveBatch, heads: Mapping[str, port.Head]) -> None:
         planned = plan_partitions(self._options, self._reader, batch.start, batch.end)

@@ -1,7 +1,8 @@
 """The archive as an Iceberg table: tasks write Parquet files, and the driver commits them with pyiceberg.
 
 No jar is needed. A batch of the archive is one snapshot, whose summary names a file with the reach: the
-table's last offset in each stream (`reach.py`). Files left by a crash are in no snapshot.
+table's last offset in each stream (`reach.py`). The tag `tidemark` keeps the newest of these snapshots when
+another engine expires snapshots. Files left by a crash are in no snapshot.
 
 The table is partitioned by bucket and day. Files have the table's field ids; files of older releases, which
 have none, are read by the table's name mapping. The driver opens no file: tasks return the statistics. A file
@@ -32,11 +33,21 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
+from pyiceberg.table.update.snapshot import ManageSnapshots
 from pyiceberg.typedef import Record
 from pyiceberg.utils.datetime import date_to_days
 
 from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace, WrittenFile
-from tidemark.spark.reach import ArchiveBatch, Reach, Reaches, measure_reach, read_reach, write_reach
+from tidemark.spark.reach import (
+    REACH,
+    ArchiveBatch,
+    Reach,
+    Reaches,
+    measure_reach,
+    reach_of,
+    read_reach,
+    write_reach,
+)
 
 _TYPES: Final[Mapping[str, Any]] = {
     "STRING": types.StringType(),
@@ -53,8 +64,8 @@ SCHEMA: Final = Schema(
 )
 #: Iceberg's table property for the number of snapshots to keep.
 KEPT_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
-#: Key in a snapshot's summary: the file with the table's reach (`reach.py`).
-REACH: Final = "tidemark.reach"
+#: The tag of the archive's newest snapshot.
+TAG: Final = "tidemark"
 #: Attempts of a commit that conflicts with other writers.
 _TRIES: Final = 20
 _PARTITIONS: Final = PartitionSpec(
@@ -147,13 +158,16 @@ class LakeTable:
             if not batch.follows(now):
                 return False
             entries = [data_file_of(table, file, batch.bucket) for file in files]
-            reach = write_reach(table, batch.added_to(now, begins))
+            reach = f"{table.location()}/metadata/reach-{uuid.uuid4()}.puffin"
             try:
                 with table.transaction() as transaction:
                     append = transaction.update_snapshot({REACH: reach}).merge_append()
                     for entry in entries:
                         append.append_data_file(entry)
                     append.commit()
+                    file = write_reach(table, reach, append.snapshot_id, batch.added_to(now, begins))
+                    transaction.update_statistics().set_statistics(file).commit()
+                    ManageSnapshots(transaction).create_tag(append.snapshot_id, TAG).commit()
             except CommitFailedException:
                 # Only here: after any other error the commit may have succeeded.
                 table.io.delete(reach)
@@ -252,16 +266,25 @@ def _explained(catalog: str) -> Iterator[None]:
 
 
 def reaches_of(table: Table) -> Reaches:
-    """Return the reach of the loaded table. Reads rows only if no snapshot names a file with it."""
-    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
-        # Skip snapshots of another engine, such as a compaction of files: they change no row.
-        place = snapshot.summary.additional_properties.get(REACH) if snapshot.summary else None
-        if place is not None:
-            reaches = read_reach(table, place)
-            if reaches is not None:
-                return reaches
-            break
-    return measure_reach(table)
+    """Return the reach of the loaded table. Reads rows only if no ancestor of the current snapshot has it."""
+    # Skip snapshots of another engine: a compaction changes no row, and deleted rows must not come back.
+    ours = (each for each in ancestors_of(table.current_snapshot(), table.metadata) if reach_of(each))
+    reaches = read_reach(table, next(ours, None))
+    if reaches is not None:
+        return reaches
+    # The tagged snapshot may be one that the table was rolled back from, and its last offset too late.
+    tagged, measured = read_reach(table, table.snapshot_by_name(TAG)) or {}, measure_reach(table)
+    ends = {
+        key: tagged[key]
+        for key, reach in measured.items()
+        if key in tagged and tagged[key].last == reach.last
+    }
+    return {**measured, **ends}
+
+
+def is_ours(table: Table) -> bool:
+    """Whether the archive made the current snapshot, if there is one."""
+    return table.current_snapshot() is None or reach_of(table.current_snapshot()) is not None
 
 
 def reaches_in(table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
@@ -344,10 +367,10 @@ def _expire(table: Table) -> None:
 
 def _metadata_of(table: Table, snapshots: Collection[int]) -> set[str]:
     """Return the paths of the snapshots' files, except data files."""
-    paths = set()
+    paths = set[str]()
     for snapshot in table.snapshots():
         if snapshot.snapshot_id in snapshots:
-            reach = snapshot.summary.additional_properties.get(REACH) if snapshot.summary else None
             manifests = (manifest.manifest_path for manifest in snapshot.manifests(table.io))
-            paths |= {snapshot.manifest_list, *manifests, *filter(None, [reach])}
-    return paths
+            paths |= {snapshot.manifest_list, *manifests, *filter(None, [reach_of(snapshot)])}
+    statistics = table.metadata.statistics
+    return paths | {each.statistics_path for each in statistics if each.snapshot_id in snapshots}

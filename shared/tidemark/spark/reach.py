@@ -1,9 +1,9 @@
 """The reach of the archive's table: its first and last offset in each stream. The archive has no other record
 of its progress.
 
-Each commit of the archive writes the reach of all streams to a file beside the table's metadata; the
-snapshot's summary names the file. A table that is rolled back therefore has its earlier reach. If no snapshot
-names a file, the reach is measured from the rows.
+Each commit of the archive writes the reach of all streams to a Puffin file. The snapshot's summary names the
+file, and the table's statistics do, so that no engine removes it as an orphan. A table that is rolled back
+therefore has its earlier reach. If no snapshot names a file, the reach is measured from the rows.
 
 A batch is committed only if, in each of its streams, the table's last offset is still the batch's start. The
 table therefore has every message exactly once, despite kills, rollbacks and other writers.
@@ -11,7 +11,6 @@ table therefore has every message exactly once, despite kills, rollbacks and oth
 
 from __future__ import annotations
 
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,10 +20,17 @@ import msgspec
 import pyarrow as pa
 from pyiceberg.expressions import And, NotNull
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import StatisticsFile
 
 from tidemark.spark.progress import Positions
 from tidemark.spark.readers.port import Head, Position, is_past
 
+#: Key in a snapshot's summary: the file with the table's reach.
+REACH: Final = "tidemark.reach"
+#: Type of the blob in that file. Its content is a list in JSON, compressed with zlib.
+_BLOB: Final = "tidemark-reach-v1"
+_MAGIC: Final = b"PFA1"
 #: The columns of the table from which the reach is measured.
 _COLUMNS: Final = ("bucket", "stream", "incarnation", "offset", "end_offset")
 
@@ -95,24 +101,49 @@ def table_ends(
     return ends, gone
 
 
-def write_reach(table: Table, reaches: Reaches) -> str:
-    """Write the reach to a new file of the table. Returns its place."""
-    place = f"{table.location()}/metadata/reach-{uuid.uuid4()}.json.z"
+def write_reach(table: Table, place: str, snapshot_id: int, reaches: Reaches) -> StatisticsFile:
+    """Write the reach to a Puffin file at `place`, for the table's next snapshot."""
     rows = [(*key, reach) for key, reach in sorted(reaches.items())]
+    blob = zlib.compress(msgspec.json.encode(rows))
+    described = {"type": _BLOB, "fields": [], "offset": len(_MAGIC), "length": len(blob)}
+    described |= {"snapshot-id": snapshot_id, "sequence-number": table.metadata.next_sequence_number()}
+    payload = msgspec.json.encode({"blobs": [described]})
+    footer = _MAGIC + payload + len(payload).to_bytes(4, "little") + bytes(4) + _MAGIC
     with table.io.new_output(place).create() as file:
-        file.write(zlib.compress(msgspec.json.encode(rows)))
-    return place
+        file.write(_MAGIC + blob + footer)
+    return StatisticsFile(
+        snapshot_id=snapshot_id,
+        statistics_path=place,
+        file_size_in_bytes=len(_MAGIC + blob + footer),
+        file_footer_size_in_bytes=len(footer),
+        # pyiceberg loads no table whose statistics have a type of blob that it does not know.
+        blob_metadata=[],
+    )
 
 
-def read_reach(table: Table, place: str) -> Reaches | None:
-    """Read a file of `write_reach`. Returns None if another engine removed the file as an orphan."""
+def read_reach(table: Table, snapshot: Snapshot | None) -> Reaches | None:
+    """Read the file that a snapshot names. Returns None if there is none, as after the removal of orphans in
+    a table of an older release, which did not register the file."""
+    place = reach_of(snapshot)
+    if place is None:
+        return None
     try:
         with table.io.new_input(place).open() as file:
-            data = zlib.decompress(file.read())
+            data = file.read()
     except FileNotFoundError:
         return None
-    rows = msgspec.json.decode(data, type=list[tuple[str, str, str, Reach]])
+    if data.startswith(_MAGIC):
+        size = int.from_bytes(data[-12:-8], "little")
+        blobs = msgspec.json.decode(data[-12 - size : -12])["blobs"]
+        (begin, length) = next((each["offset"], each["length"]) for each in blobs if each["type"] == _BLOB)
+        data = data[begin : begin + length]
+    rows = msgspec.json.decode(zlib.decompress(data), type=list[tuple[str, str, str, Reach]])
     return {(bucket, name, incarnation): reach for bucket, name, incarnation, reach in rows}
+
+
+def reach_of(snapshot: Snapshot | None) -> str | None:
+    """Return the place of the snapshot's reach; None unless the archive made the snapshot."""
+    return snapshot.summary.additional_properties.get(REACH) if snapshot and snapshot.summary else None
 
 
 def measure_reach(table: Table) -> Reaches:
