@@ -4,6 +4,9 @@ Messages are written in the order of their offsets. Each must begin where the pr
 archive has a gap, as in a stream that was compacted before it was archived, the job fails without
 --allow-gaps. After a failure run the job again with the same --id.
 
+If the stream was deleted and created again, --incarnation chooses one; without it the job lists them. With
+--until the copy has the messages before that time, and stays open.
+
     spark-submit pipeline/replay.py --iceberg lake.messages --catalog-property type=glue \\
         --stream chat --to chat-restored --staging s3://lake-staging/replay --id chat-restored
 """
@@ -25,6 +28,7 @@ from tidemark.spark.job import (
     source_options,
     write_once,
 )
+from tidemark.spark.options.read import parse_time
 from tidemark.spark.options.write import WriteOptions, parse_write_options
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.port import BEGINNING
@@ -40,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
     add_lake(made, required=True)
     made.add_argument("--from-bucket", default="v1", help="bucket of the archived stream (default: v1)")
     made.add_argument("--stream", required=True, help="the archived stream")
+    made.add_argument("--incarnation", metavar="ID", help="which one, of a stream that was created again")
+    made.add_argument("--until", metavar="TIME", help="only messages before: RFC 3339, or ms since 1970")
     made.add_argument("--to", required=True, help="the new stream; it is created, or has no messages yet")
     made.add_argument("--allow-gaps", action="store_true", help="write it even if messages are missing")
     add_write(made)
@@ -53,13 +59,14 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.whole import files_of_streams
 
     files = files_of_streams(open_lake(given).load(), given.from_bucket, [given.stream])
+    nothing = JobFailed(f"{given.iceberg} has nothing of {given.from_bucket}/{given.stream}")
     if not files:
-        raise JobFailed(f"{given.iceberg} has nothing of {given.from_bucket}/{given.stream}")
-    rows = (
-        read_files(spark, files)
-        .where((functions.col("bucket") == given.from_bucket) & (functions.col("stream") == given.stream))
-        .select("offset", "position", "end_offset", "content_type", "incarnation", "value")
+        raise nothing
+    rows = read_files(spark, files).where(
+        (functions.col("bucket") == given.from_bucket) & (functions.col("stream") == given.stream)
     )
+    incarnation, rows = of_one_incarnation(rows, given)
+    rows = before(rows, given) if given.until else rows
     messages, content_types, places, size = rows.agg(
         functions.count("*"),
         functions.collect_set("content_type"),
@@ -67,7 +74,7 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
         functions.sum(functions.length("value")),
     ).first()
     if not messages:
-        raise JobFailed(f"{given.iceberg} has nothing of {given.from_bucket}/{given.stream}")
+        raise nothing
     if len(content_types) > 1 or places != messages:
         raise JobFailed(f"{given.stream} was created again while it was archived: its offsets are ambiguous")
     gaps = find_gaps(rows)
@@ -84,10 +91,42 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     options = parse_write_options(source_options(given) | target | {"stagingDir": given.staging})
     require_new(given, options)
     summary = write_once(ordered, given, job, **target)
-    if is_closed(rows, given):
+    if not given.until and is_closed(rows, incarnation, given):
         Publisher(options.connection).close(given.to)
         summary["closed"] = "true"
     job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
+
+
+def of_one_incarnation(rows: Any, given: argparse.Namespace) -> tuple[str, Any]:
+    """Return the incarnation to replay, empty if the server had none, and its rows. Raises JobFailed if the
+    table has several and the user named none, or another one."""
+    from pyspark.sql import functions
+
+    named = rows.withColumn("incarnation", functions.coalesce("incarnation", functions.lit("")))
+    first, last = (each("time").cast("string") for each in (functions.min, functions.max))
+    lives = named.groupBy("incarnation").agg(first.alias("first"), last.alias("last")).orderBy("first")
+    known = {life["incarnation"]: f"{life['first']} to {life['last']}" for life in lives.collect()}
+    chosen = given.incarnation
+    if chosen is None and len(known) < 2:
+        chosen = next(iter(known), "")
+    elif chosen not in known:
+        fault = "was deleted and created again" if chosen is None else f"has no incarnation {chosen}"
+        choices = ", ".join(f"{name} (messages of {times})" for name, times in known.items())
+        raise JobFailed(f"{given.stream} {fault}: set --incarnation to one of {choices}")
+    return chosen, named.where(functions.col("incarnation") == chosen)
+
+
+def before(rows: Any, given: argparse.Namespace) -> Any:
+    """Return the rows of messages before `--until`. Raises JobFailed."""
+    from pyspark.sql import functions
+
+    try:
+        until = functions.timestamp_millis(functions.lit(parse_time(given.until)))
+    except ValueError as fault:
+        raise JobFailed(f"--until {fault}") from fault
+    if rows.where("time IS NULL").limit(1).count():
+        raise JobFailed(f"{given.stream} has messages without a time, so --until cannot choose")
+    return rows.where(functions.col("time") < until)
 
 
 #: The first offset of a stream, on any server and on this one (§8).
@@ -136,17 +175,12 @@ def require_new(given: argparse.Namespace, options: WriteOptions) -> None:
         )
 
 
-def is_closed(rows: Any, given: argparse.Namespace) -> bool:
+def is_closed(rows: Any, incarnation: str, given: argparse.Namespace) -> bool:
     """Whether the archived stream was closed at the end of its last row."""
-    from pyspark.sql import functions
-
     from tidemark.spark.lake import reaches_in
 
-    incarnation = functions.coalesce("incarnation", functions.lit(""))
-    last, ends = rows.agg(functions.max("end_offset"), functions.collect_set(incarnation)).first()
-    reaches = reaches_in(open_lake(given).load(), given.from_bucket)
-    found = [reaches.get((given.stream, incarnation)) for incarnation in ends]
-    return any(reach is not None and reach.closed and reach.last == last for reach in found)
+    reach = reaches_in(open_lake(given).load(), given.from_bucket).get((given.stream, incarnation))
+    return reach is not None and reach.closed and reach.last == rows.agg({"end_offset": "max"}).first()[0]
 
 
 if __name__ == "__main__":

@@ -329,6 +329,37 @@ def test_a_gap_is_replayed_only_if_that_is_allowed(jobs: Jobs, streams: Streams,
     assert f"{streams.name}-again has messages already" in said
 
 
+def test_a_stream_is_replayed_up_to_a_time_and_in_the_incarnation_that_is_named(
+    jobs: Jobs, streams: Streams, tmp_path: Path
+) -> None:
+    """Created again, with the same offsets. What is replayed up to a time stays open."""
+    lake = Lake(tmp_path / "lake")
+    archive = ["archive", *jobs.where, "--subscribe", streams.name, *lake.given]
+    streams.fill(b"old1", b"old2")
+    streams.world.clock.advance(60_000)
+    later = str(streams.world.clock.now_ms)
+    streams.append(b"old3", close=True)
+    jobs.run(*archive)
+    replay = ["replay", "--url", streams.server.url, *lake.given, "--stream", streams.name]
+    replay += ["--staging", str(tmp_path / "staging"), "--to"]
+    early = [f"{streams.name}-early", "--id", "early", "--until"]
+    assert "--until must be milliseconds since 1970" in jobs.refuse(*replay, *early, "noon")
+    assert "closed" not in jobs.run(*replay, *early, later)
+    assert streams.stored("-early") == b"old1old2"
+    streams.delete()
+    streams.fill(b"new1")
+    jobs.run(*archive)
+    by_value = sorted(lake.rows(), key=lambda row: bytes(row["value"]))
+    new, old = dict.fromkeys(row["incarnation"] for row in by_value)
+    again = [f"{streams.name}-again", "--id", "again"]
+    told = jobs.refuse(*replay, *again)
+    assert f"{streams.name} was deleted and created again: set --incarnation to one of {old} (" in told
+    assert f"{new} (messages of {by_value[0]['time']:%Y-%m-%d %H:%M:%S} to " in told
+    assert "has no incarnation x: set" in jobs.refuse(*replay, *again, "--incarnation", "x")
+    assert "closed=true" in jobs.run(*replay, *again, "--incarnation", old)
+    assert streams.stored("-again") == b"old1old2old3"
+
+
 def test_the_job_goes_on_where_the_command_archived(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
     """From the server that the command line names."""
     lake = Lake(tmp_path / "lake")
