@@ -33,7 +33,7 @@ from pipeline.archive import map_by_tasks
 from tidemark.protocol.offset import render_offset
 from tidemark.spark.archive import FILE_BYTES
 from tidemark.spark.job import open_session
-from tidemark.spark.lake import LakeTable, files_in
+from tidemark.spark.lake import LakeTable
 from tidemark.spark.lake_files import write_partitions
 from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options
 from tidemark.spark.queries import load_heads, pack, plan_partitions
@@ -162,9 +162,8 @@ def lake_reads(spark: Any, directory: Path, rows: int, options: dict[str, Any]) 
         packs = pack(plan_partitions(asked, reader, batch.start, batch.end), FILE_BYTES)
         place = lake.place()
         written = map_by_tasks(spark, partial(write_partitions, asked, place), packs)
-        begins = {("bench", each.incarnation): each.first for each in reversed(written[0].read)}
-        lake.add(place, [file for each in written for file in each.files], batch, begins)
-        return files_in(lake.load())
+        lake.add(place, written, batch)
+        return [task.file.file_path for task in lake.load().scan().plan_files()]
 
     files, number = archive("lake.messages"), itertools.count()
 

@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
 from tests.spark.duckdb_iceberg import connect_duckdb
 from tidemark.spark.lake import LakeTable
-from tidemark.spark.lake_files import StreamRead, write_files
+from tidemark.spark.lake_files import write_files
 from tidemark.spark.options.read import COLUMNS
 from tidemark.spark.reach import ArchiveBatch, Reach
 from tidemark.spark.readers.columns import ARROW_SCHEMA, make_batch
@@ -133,22 +133,17 @@ def batch(number: int, stream: str = "s") -> ArchiveBatch:
     return ArchiveBatch("v1", start, {stream: Position(f"{number + 1:016}")}, {}, known)
 
 
-def add(
-    table: LakeTable, planned: ArchiveBatch, *columns: Mapping[str, Any]
-) -> tuple[bool, list[StreamRead]]:
-    """Rows that a batch has read, by their columns, each of one stream. Whether they came to the table, and
-    what was read."""
+def add(table: LakeTable, planned: ArchiveBatch, *columns: Mapping[str, Any]) -> bool:
+    """Add rows that a batch has read, by their columns, each of one stream."""
     place = table.place()
-    written = write_files(map(_made, columns), place)
-    begins = {(each.stream, each.incarnation): each.first for each in written.read}
-    return table.add(place, written.files, planned, begins), written.read
+    return table.add(place, [write_files(map(made, columns), place)], planned)
 
 
 def add_message(table: LakeTable, number: int, value: bytes = b"x") -> bool:
-    return add(table, batch(number), {"value": [value]})[0]
+    return add(table, batch(number), {"value": [value]})
 
 
-def _made(columns: Mapping[str, Any]) -> pa.RecordBatch:
+def made(columns: Mapping[str, Any]) -> pa.RecordBatch:
     """What is not given is the same in every row."""
     names = [name for name in COLUMNS if name not in {"type", "headers"}]
     alike = {"bucket": "v1", "stream": columns.get("stream", "s"), "offset": "0", "end_offset": "1"}

@@ -11,7 +11,8 @@ from tests.spark.jobs import Jobs
 from tests.spark.lakes import Lake
 from tests.spark.streams import Streams, plan_here
 from tidemark.protocol.offset import render_offset
-from tidemark.spark.archive import losses_beside_compaction
+from tidemark.spark.archive import find_losses
+from tidemark.spark.reach import ArchiveBatch
 from tidemark.spark.whole import read_whole
 
 
@@ -48,15 +49,14 @@ def test_jobs_skip_what_compaction_removed(jobs: Jobs, spark: Any, streams: Stre
 
 def test_what_was_not_retained_is_lost_to_the_archive_of_a_compacted_stream(rows: Rows) -> None:
     name, reader = rows.streams.name, plan_here(rows.streams.by_table())[0]
-    heads, places = reader.heads([name]), [rows.ends[5], rows.ends[20]]
-    start, middle = (heads[name].tail.at(render_offset(place)) for place in places)
-    now = heads[name]
-    for earliest, told in ((start, {}), (middle, {name: places[1] - places[0]})):
-        then = {name: replace(now, earliest=earliest)}
-        assert losses_beside_compaction({name: 99}, {name: start}, then, heads) == told
-        assert losses_beside_compaction({name: 99}, {}, then, heads) == {}
-    for head in (now, replace(now, compacted=0)):
-        assert losses_beside_compaction({name: None}, {name: start}, heads, {name: head}) == {name: None}
-    assert losses_beside_compaction({name: 99}, {name: start}, heads, {name: replace(now, compacted=0)}) == {
-        name: 99
-    }
+    head, places = reader.heads([name])[name], [rows.ends[5], rows.ends[20]]
+    start, middle = (head.tail.at(render_offset(place)) for place in places)
+    batch = ArchiveBatch("v1", {name: start}, {name: head.tail}, {}, {})
+    for then, now, lost in (
+        (replace(head, earliest=start), head, {}),
+        (replace(head, earliest=middle), head, {name: places[1] - places[0]}),
+        (head, replace(head, compacted=0), {name: 99}),
+    ):
+        assert find_losses(batch, {name: 99}, {name: then}, {name: now}) == lost
+    other = replace(batch, start={name: replace(start, incarnation="other")})
+    assert find_losses(other, {name: 99}, {name: head}, {name: head}) == {name: None}

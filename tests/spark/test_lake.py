@@ -37,7 +37,7 @@ from pyiceberg.transforms import (
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.spark.duckdb_iceberg import connect_duckdb
-from tests.spark.lakes import Content, Lake, add, add_message, batch, digest
+from tests.spark.lakes import Content, Lake, add, add_message, batch, digest, made
 from tests.spark.streams import Start, filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.protocol.messages import parse_content_type
@@ -45,8 +45,9 @@ from tidemark.service.load import load_head
 from tidemark.spark import lake as lake_module
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.lake import KEPT_SNAPSHOTS, SCHEMA, LakeTable, NoLakeTable, reaches_of
-from tidemark.spark.lake_files import StreamRead
+from tidemark.spark.lake_files import write_files
 from tidemark.spark.reach import REACH, ArchiveBatch, Reach
+from tidemark.spark.readers.port import StreamPartition
 
 
 @pytest.fixture
@@ -83,19 +84,19 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     code, said, err = archive()
     assert "messages=4 " in said, err
     world.process().append(key(f"{name}-json"), b"[3]", content_type=JSON)
-    commit = LakeTable._commit
+    commit = LakeTable._add
 
-    def dies_before(_lake: LakeTable, _change: Any) -> bool:
+    def dies_before(*_: Any) -> bool:
         raise RuntimeError("killed")
 
-    def dies_after(lake: LakeTable, change: Any) -> bool:
-        commit(lake, change)
+    def dies_after(*batch: Any) -> bool:
+        commit(*batch)
         raise RuntimeError("killed")
 
     for dies in (dies_before, dies_after):
-        monkeypatch.setattr(LakeTable, "_commit", dies)
+        monkeypatch.setattr(LakeTable, "_add", dies)
         assert archive()[0] == Exit.FAILED
-    monkeypatch.setattr(LakeTable, "_commit", commit)
+    monkeypatch.setattr(LakeTable, "_add", commit)
     assert archive()[0] == 0
     assert len(lake.table.snapshots()) == 2
     json = [(0, b'{"key":"k", "n": 1.0}'), (22, b'"x"'), (26, b"3")]
@@ -295,7 +296,7 @@ def test_a_table_may_be_partitioned_by_what_all_rows_of_a_file_have(
     table = lake_by(lake, *fields)
     table.ensure()
     times = [datetime(2026, 11, 1, 5, tzinfo=UTC), None]
-    assert add(table, batch(0), {"value": [b"1", b"2"], "timestamp": times})[0]
+    assert add(table, batch(0), {"value": [b"1", b"2"], "timestamp": times})
     found = lake.table.scan(row_filter="bucket = 'v1' and time >= '2026-11-01T05:00:00+00:00'").to_arrow()
     assert found["value"].to_pylist() == [b"1"]
     with connect_duckdb() as duckdb:
@@ -331,13 +332,13 @@ def test_a_table_that_cannot_take_the_files_is_refused_before_anything_is_read(
     [
         (
             NestedField(1, "time", StringType()),
-            "the column time is optional string, and must be optional timestamptz",
+            "rows: Cannot change column type: time: string -> timestamptz",
         ),
         (
             NestedField(1, "mine", LongType(), required=True),
-            "the column mine is required long, and must be optional",
+            "rows: Column mine is required, and must be optional",
         ),
-        (NestedField(1, "position", LongType()), None),
+        (NestedField(1, "position", LongType(), required=True), None),
     ],
 )
 def test_a_column_that_cannot_take_the_values_is_refused(
@@ -359,7 +360,7 @@ def test_the_reach_is_a_puffin_file_and_the_form_before_it_is_read(lake: Lake) -
     with lake.table.transaction() as transaction:
         transaction.update_snapshot({"tidemark.reach": place}).fast_append().commit()
     assert reaches_of(lake.table) == {("v1", "s", ""): before}
-    assert table.add(table.place(), [], ArchiveBatch("v1", {}, {}, {}, {}), {})
+    assert add(table, ArchiveBatch("v1", {}, {}, {}, {}))
     assert reaches_of(lake.table) == {("v1", "s", ""): before}
     (named,), snapshot = lake.table.metadata.statistics, lake.table.current_snapshot()
     assert snapshot.summary[REACH] == named.statistics_path
@@ -408,16 +409,20 @@ def test_a_refused_commit_leaves_nothing_and_is_repeated(lake: Lake, monkeypatch
     assert [len(list(lake.directory.rglob(kind))) for kind in ("reach-*", "*.parquet")] == [1, 1]
 
 
-def test_a_task_writes_a_file_a_day_and_names_its_reads(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_writes_a_file_a_day_and_says_what_it_did_not_find(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where nobody tells the time. What it holds is bounded however many days there are."""
     monkeypatch.setattr("tidemark.spark.lake_files.HELD_BYTES", 20_000)
     times = [*(datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 5)), None]
     streams = [{"stream": name, "value": [b"x"] * 5, "timestamp": times} for name in "aab"]
     table = lake.ensured()
-    assert add(table, batch(0), *streams) == (
-        True,
-        [StreamRead("a", "", "0", 10), StreamRead("b", "", "0", 5)],
-    )
+    place = table.place()
+    ends = [("a", f"{9:016}"), ("a", f"{12:016}"), ("b", "x")]
+    parts = [StreamPartition(name, "", "-1", end) for name, end in ends]
+    written = write_files(map(made, streams), place, parts)
+    assert (written.firsts, written.unread) == ({"a": "0", "b": "0"}, {"a": 11})
+    assert table.add(place, [written], batch(0))
     files = [task.file for task in lake.table.scan().plan_files()]
     assert {each.partition[1] for each in files} >= {None}
     assert [each.record_count for each in files] == [3] * 5

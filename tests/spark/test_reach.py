@@ -42,7 +42,7 @@ def test_a_batch_follows_where_the_table_ends_as_planned(now: dict[str, int], *,
 
 def test_the_table_reaches_to_the_end_of_the_batch() -> None:
     batch = ArchiveBatch("v1", {}, {"a": position(9, closed=True), "new": position(3)}, {}, {})
-    added = batch.added_to(reaches(a=5, b=6), {("new", "i"): "1", ("a", "i"): "5"})
+    added = batch.added_to(reaches(a=5, b=6), {"new": "1", "a": "5"})
     assert added == reaches(b=6) | {
         ("v1", "a", "i"): reach(9, closed=True),
         ("v1", "new", "i"): Reach("1", f"{3:016}"),
@@ -52,7 +52,7 @@ def test_the_table_reaches_to_the_end_of_the_batch() -> None:
 @pytest.mark.parametrize(("before", "end"), [(reach(5), 3), (reach(5, closed=True), 7)])
 def test_without_incarnations_another_stream_is_shorter_or_behind_a_close(before: Reach, end: int) -> None:
     batch = ArchiveBatch("v1", {}, {"a": position(end, "")}, {}, {})
-    added = batch.added_to({("v1", "a", ""): before}, {("a", ""): "2"})
+    added = batch.added_to({("v1", "a", ""): before}, {"a": "2"})
     assert added == {("v1", "a", ""): Reach("2", f"{end:016}")}
 
 

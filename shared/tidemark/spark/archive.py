@@ -6,13 +6,14 @@ was rolled back gets its messages again; if two archives conflict, one plans its
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from tidemark.spark.lake import LakeTable, is_ours, reaches_in, reaches_of
-from tidemark.spark.lake_files import FilesWritten, StreamRead, write_partitions
+from tidemark.spark.lake_files import FilesWritten, write_partitions
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.progress import Positions, Progress
@@ -113,29 +114,27 @@ class Archive:
         except BaseException:
             place.remove()
             raise
-        files = [file for each in written for file in each.files]
-        read = [each for every in written for each in every.read]
-        begins = {(each.stream, each.incarnation): each.first for each in reversed(read)}
-        if not self._lake.add(place, files, batch, begins):
+        if not self._lake.add(place, written, batch):
             self._report("another archive committed first: its messages are not archived again")
             return
-        if files:
-            messages = sum(file.footer.num_rows for file in files)
+        messages = sum(file.footer.num_rows for each in written for file in each.files)
+        if messages:
             self.messages += messages
             self.batches += 1
             self._report(f"batch {self.batches}: {messages} messages")
         # With failOnDataLoss the read has already failed at the first loss.
         if not self._options.fail_on_data_loss:
-            self._report_losses(batch, read, heads)
+            self._report_losses(batch, written, heads)
 
     def _report_losses(
-        self, batch: ArchiveBatch, read: list[StreamRead], heads: Mapping[str, port.Head]
+        self, batch: ArchiveBatch, written: Sequence[FilesWritten], heads: Mapping[str, port.Head]
     ) -> None:
-        lost = find_losses(read, batch.start, batch.end)
-        if lost:
-            now = load_heads(self._options, self._reader)
-            lost = losses_beside_compaction(lost, batch.start, heads, now)
-        for name, size in sorted(lost.items()):
+        unread = Counter[str]()
+        for each in written:
+            # A task that begins within a message leaves it to the task before.
+            unread.update(each.unread)
+        now = load_heads(self._options, self._reader) if any(unread.values()) else {}
+        for name, size in sorted(find_losses(batch, unread, heads, now).items()):
             again = "messages unread when it was deleted and created again"
             self._report(f"{name}: {again if size is None else f'{size} bytes'} could not be archived")
             before = self.lost.get(name, 0)
@@ -154,46 +153,27 @@ def _parse(given: Mapping[str, str]) -> ReadOptions:
 
 
 def find_losses(
-    rows: Iterable[StreamRead], before: Mapping[str, port.Position], after: Mapping[str, port.Position]
-) -> dict[str, int | None]:
-    """Return the bytes that a batch skipped in each stream, between its positions before and after the batch.
-    Streams without a loss are left out. None stands for a stream that was deleted and created again, whose
-    loss is unknown.
-
-    Streams whose offsets are not numbers count as read.
-    """
-    read: dict[tuple[str, str], tuple[int | None, int | None]] = {}
-    for row in rows:
-        key = row.stream, row.incarnation
-        first, size = read.get(key, (port.place_of(row.first), 0))
-        read[key] = first, None if size is None or row.bytes is None else size + row.bytes
-    lost: dict[str, int | None] = {}
-    for name, end in after.items():
-        start = before.get(name)
-        first, size = read.get((name, end.incarnation), (port.place_of(end.offset), 0))
-        if start is not None and start.is_of_another(end):
-            if not start.closed:
-                lost[name] = None
-                continue
-            start = None
-        first, last = port.place_of(start.offset) if start else first, port.place_of(end.offset)
-        if first is not None and last is not None and size is not None and last - first > size:
-            lost[name] = last - first - size
-    return lost
-
-
-def losses_beside_compaction(
-    lost: Mapping[str, int | None],
-    before: Mapping[str, port.Position],
+    batch: ArchiveBatch,
+    unread: Mapping[str, int],
     then: Mapping[str, port.Head],
     now: Mapping[str, port.Head],
 ) -> dict[str, int | None]:
-    """Correct the losses of compacted streams, with heads from before and after the query. The rows of such a
-    stream do not distinguish lost messages from superseded messages, so its loss is the part that was no
-    longer retained when the query began."""
-    corrected = dict(lost)
-    for name in lost.keys() & then.keys() & now.keys():
-        start, head = before.get(name, then[name].earliest), then[name]
-        if lost[name] is not None and now[name].compacted > (port.place_of(start.offset) or 0):
-            corrected[name] = port.bytes_between(start.offset, head.earliest.offset)
-    return {name: size for name, size in corrected.items() if size is None or size > 0}
+    """Return the bytes that a batch lost in each stream. Streams without a loss are left out. None stands for
+    a stream that was deleted and created again, whose loss is unknown.
+
+    Of a compacted stream `unread` has superseded messages too. Its loss is the part that was no longer
+    retained when the query began: `then` and `now` are heads from before and after the query."""
+    lost: dict[str, int | None] = {}
+    for name, end in batch.end.items():
+        start, size = batch.start[name], unread.get(name, 0)
+        if start.is_of_another(end) and not start.closed:
+            lost[name] = None
+        elif (
+            size
+            and name in then.keys() & now.keys()
+            and now[name].compacted > (port.place_of(start.offset) or 0)
+        ):
+            size = port.bytes_between(start.offset, then[name].earliest.offset) or 0
+        if size > 0:
+            lost.setdefault(name, size)
+    return lost

@@ -12,7 +12,8 @@ has the rows of adjacent streams, each in order, so statistics of files and row 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
 from typing import Any, Final
@@ -21,7 +22,7 @@ from botocore.exceptions import ClientError
 from pyarrow.fs import LocalFileSystem
 from pyiceberg import transforms, types
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
 from pyiceberg.io.pyarrow import (
     PyArrowFileIO,
     compute_statistics_plan,
@@ -37,7 +38,7 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from pyiceberg.typedef import Record
 from pyiceberg.utils.datetime import date_to_days
 
-from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace, WrittenFile
+from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace, FilesWritten, WrittenFile
 from tidemark.spark.reach import (
     REACH,
     ArchiveBatch,
@@ -73,8 +74,7 @@ _PARTITIONS: Final = PartitionSpec(
     PartitionField(SCHEMA.find_field("time").field_id, 1001, transforms.DayTransform(), "day"),
 )
 _PROPERTIES: Final = {
-    # Our commits check first whether the batch still follows the table, so pyiceberg must not retry by
-    # itself.
+    # A commit checks first whether the batch still follows the table, so pyiceberg must not retry.
     "commit.retry.num-retries": "0",
     # By default all versions of the metadata stay, each with all snapshots.
     "write.metadata.delete-after-commit.enabled": "true",
@@ -121,14 +121,27 @@ class LakeTable:
         if not self._catalog.namespace_exists(namespace):
             self._catalog.create_namespace_if_not_exists(namespace)
         with _explained(self._name):
-            table = self._load_or_create()
-        check_columns(table)
+            try:
+                # A failed creation leaves a metadata file behind.
+                table = self._catalog.load_table(self._identifier)
+            except NoSuchTableError:
+                table = self._catalog.create_table_if_not_exists(
+                    self._identifier, SCHEMA, partition_spec=_PARTITIONS, properties=_PROPERTIES
+                )
         partition_of(table, "", None)
-        missing = [field for field in SCHEMA.fields if field.name not in table.schema().column_names]
-        if missing:
-            with table.update_schema() as update:
-                for field in missing:
-                    update.add_column(field.name, field.field_type)
+        try:
+            with table.transaction() as transaction, transaction.update_schema() as update:
+                update.union_by_name(SCHEMA)
+                for field in table.schema().fields:
+                    if field.required and field.name not in LAKE_COLUMNS:
+                        raise ValidationError(f"Column {field.name} is required, and must be optional")
+                # Another program created the table, or the catalog did not store its properties.
+                if not _PROPERTIES.items() <= table.properties.items():
+                    transaction.set_properties(_PROPERTIES)
+        except ValidationError as fault:
+            raise NoLakeTable(
+                f"tidemark: {self._identifier} cannot take the archive's rows: {fault}"
+            ) from fault
 
     def place(self) -> FilesPlace:
         """Return a place for the files of a batch."""
@@ -143,74 +156,43 @@ class LakeTable:
         local.create_dir(path.rpartition("/")[0])
         return FilesPlace(local, path, uri, ids)
 
-    def add(
-        self,
-        place: FilesPlace,
-        files: Sequence[WrittenFile],
-        batch: ArchiveBatch,
-        begins: Mapping[tuple[str, str], str],
-    ) -> bool:
-        """Commit a batch, whose rows are in the files. Returns False if the table's end is no longer the
-        batch's start. Deletes the files if they are certainly not in the table."""
-
-        def add(table: Table) -> bool:
-            now = reaches_of(table)
-            if not batch.follows(now):
-                return False
-            entries = [data_file_of(table, file, batch.bucket) for file in files]
-            reach = f"{table.location()}/metadata/reach-{uuid.uuid4()}.puffin"
-            try:
-                with table.transaction() as transaction:
-                    append = transaction.update_snapshot({REACH: reach}).merge_append()
-                    for entry in entries:
-                        append.append_data_file(entry)
-                    append.commit()
-                    file = write_reach(table, reach, append.snapshot_id, batch.added_to(now, begins))
-                    transaction.update_statistics().set_statistics(file).commit()
-                    ManageSnapshots(transaction).create_tag(append.snapshot_id, TAG).commit()
-            except CommitFailedException:
-                # Only here: after any other error the commit may have succeeded.
-                table.io.delete(reach)
-                raise
-            with suppress(CommitFailedException):  # The batch is committed. The next one expires snapshots.
-                _expire(table)
-            return True
-
-        is_added = True
+    def add(self, place: FilesPlace, written: Sequence[FilesWritten], batch: ArchiveBatch) -> bool:
+        """Commit a batch, which tasks have written. Returns False if the table's end is no longer the batch's
+        start. Deletes the files if they are certainly not in the table."""
         try:
-            is_added = self._commit(add)
+            for _ in range(_TRIES - 1):
+                with suppress(CommitFailedException):
+                    return self._add(place, written, batch)
+            return self._add(place, written, batch)
         except (CommitFailedException, NoLakeTable):
-            is_added = False
+            place.remove()
             raise
-        finally:
-            if not is_added:
-                place.remove()
-        return is_added
 
-    def _load_or_create(self) -> Table:
-        """Load the table, or create it. Loads first: a failed creation leaves a metadata file behind."""
+    def _add(self, place: FilesPlace, written: Sequence[FilesWritten], batch: ArchiveBatch) -> bool:
+        table = self.load()
+        now = reaches_of(table)
+        if not batch.follows(now):
+            place.remove()
+            return False
+        firsts = ChainMap(*(each.firsts for each in written))
+        files = [data_file_of(table, file, batch.bucket) for each in written for file in each.files]
+        reach = f"{table.location()}/metadata/reach-{uuid.uuid4()}.puffin"
         try:
-            return self._catalog.load_table(self._identifier)
-        except NoSuchTableError:
-            return self._catalog.create_table_if_not_exists(
-                self._identifier, SCHEMA, partition_spec=_PARTITIONS, properties=_PROPERTIES
-            )
-
-    def _commit(self, change: Callable[[Table], bool]) -> bool:
-        """Apply `change` to the current table, with retries. Returns whether a change was made."""
-
-        def commit() -> bool:
-            table = self.load()
-            # Another program created the table, or the catalog did not store its properties.
-            if not _PROPERTIES.items() <= table.properties.items():
-                with table.transaction() as transaction:
-                    transaction.set_properties(_PROPERTIES)
-            return change(table)
-
-        for _ in range(_TRIES - 1):
-            with suppress(CommitFailedException):
-                return commit()
-        return commit()
+            with table.transaction() as transaction:
+                append = transaction.update_snapshot({REACH: reach}).merge_append()
+                for file in files:
+                    append.append_data_file(file)
+                append.commit()
+                statistics = write_reach(table, reach, append.snapshot_id, batch.added_to(now, firsts))
+                transaction.update_statistics().set_statistics(statistics).commit()
+                ManageSnapshots(transaction).create_tag(append.snapshot_id, TAG).commit()
+        except CommitFailedException:
+            # Only here: after any other error the commit may have succeeded.
+            table.io.delete(reach)
+            raise
+        with suppress(CommitFailedException):  # The batch is committed. The next one expires snapshots.
+            _expire(table)
+        return True
 
 
 def _open(catalog: str, properties: Mapping[str, str]) -> Catalog:
@@ -290,22 +272,6 @@ def is_ours(table: Table) -> bool:
 def reaches_in(table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
     """Return the reach in a bucket, by stream and incarnation."""
     return {key[1:]: reach for key, reach in reaches_of(table).items() if key[0] == bucket}
-
-
-def files_in(table: Table) -> list[str]:
-    """Return the data files of the loaded table."""
-    return [task.file.file_path for task in table.scan().plan_files()]
-
-
-def check_columns(table: Table) -> None:
-    """Raise NoLakeTable if a column of the table cannot have the archive's values."""
-    for field in table.schema().fields:
-        wanted = SCHEMA.find_type(field.name) if field.name in LAKE_COLUMNS else field.field_type
-        # A user may have widened a column.
-        if field.required or f"{wanted} {field.field_type}" not in (f"{wanted} {wanted}", "int long"):
-            is_now = f"{'required' if field.required else 'optional'} {field.field_type}"
-            what = f"the column {field.name} is {is_now}, and must be optional {wanted}"
-            raise NoLakeTable(f"tidemark: {'.'.join(table.name())}: {what}")
 
 
 def partition_of(table: Table, bucket: str, day: date | None) -> Record:

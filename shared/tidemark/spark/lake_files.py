@@ -21,7 +21,7 @@ from pyarrow.fs import FileSelector
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import ARROW_TYPES
-from tidemark.spark.readers.port import StreamPartition
+from tidemark.spark.readers.port import StreamPartition, bytes_between
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -75,17 +75,6 @@ class FilesPlace:
                 self.system.delete_file(file.path)
 
 
-@dataclass
-class StreamRead:
-    """Offset of the first message read from a stream, and bytes read, from offsets. `bytes` is None if the
-    offsets are not numbers."""
-
-    stream: str
-    incarnation: str
-    first: str
-    bytes: int | None = 0
-
-
 @dataclass(frozen=True)
 class WrittenFile:
     """A file in no snapshot yet, with its size in bytes and the statistics in its footer. Its rows have one
@@ -99,10 +88,12 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class FilesWritten:
-    """The files that a task wrote, and the streams that it read."""
+    """The files that a task wrote, and by stream the offset of its first message, and the bytes that the task
+    should have read and did not find. A stream whose offsets are not numbers counts as found."""
 
     files: list[WrittenFile]
-    read: list[StreamRead]
+    firsts: dict[str, str]
+    unread: dict[str, int]
 
 
 class _File:
@@ -150,30 +141,33 @@ def write_partitions(
     options: ReadOptions, place: FilesPlace, parts: Sequence[StreamPartition]
 ) -> FilesWritten:
     """Read the partitions and write their rows. Raises DataLoss."""
-    return write_files(connect(options.connection).read_all(parts, options.columns), place)
+    return write_files(connect(options.connection).read_all(parts, options.columns), place, parts)
 
 
-def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> FilesWritten:
+def write_files(
+    batches: Iterable[pa.RecordBatch], place: FilesPlace, parts: Sequence[StreamPartition] = ()
+) -> FilesWritten:
     """Write the rows of a read in order, one file for each day. The files are in no snapshot yet; a killed
     process leaves orphan files."""
     files: dict[date | None, _File] = {}
-    streams: dict[tuple[str, str], StreamRead] = {}
+    firsts, unread = dict[str, str](), dict[str, int]()
+    for part in parts:
+        size = bytes_between(part.start, part.end)
+        if size is not None:
+            unread[part.name] = unread.get(part.name, 0) + size
     for batch in batches:
         for rows in _by_stream(batch):
-            stream, incarnation, first = (
-                rows[name][0].as_py() for name in ("stream", "incarnation", "offset")
-            )
-            key = stream, incarnation or ""
-            read = streams.setdefault(key, StreamRead(*key, first))
-            size = _bytes_between(rows)
-            read.bytes = None if size is None or read.bytes is None else read.bytes + size
+            name = rows["stream"][0].as_py()
+            firsts.setdefault(name, rows["offset"][0].as_py())
+            if name in unread:
+                unread[name] -= _bytes_of(rows)
         for day, rows in _by_day(_as_in_lake(batch)):
             if day not in files:
                 files[day] = _File(place, day)
             files[day].add(rows)
         if sum(each.held_bytes for each in files.values()) > HELD_BYTES:
             max(files.values(), key=lambda each: each.held_bytes).flush()
-    return FilesWritten([file.close() for file in files.values()], list(streams.values()))
+    return FilesWritten([file.close() for file in files.values()], firsts, unread)
 
 
 def _by_stream(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -182,15 +176,11 @@ def _by_stream(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     return [batch.slice(begin, end - begin) for begin, end in pairwise([0, *ends])]
 
 
-def _bytes_between(batch: pa.RecordBatch) -> int | None:
+def _bytes_of(batch: pa.RecordBatch) -> int:
     """Return the bytes between the messages' offsets. Counts an HTTP page once: its messages share its two
     offsets."""
     is_first = pc.equal(batch["position"], 0)
-    offsets = (batch[name].filter(is_first) for name in ("offset", "end_offset"))
-    try:
-        starts, ends = (each.cast(pa.int64()) for each in offsets)
-    except pa.ArrowInvalid:
-        return None
+    starts, ends = (batch[name].filter(is_first).cast(pa.int64()) for name in ("offset", "end_offset"))
     # A stream may begin at -1.
     size: int = pc.sum(pc.subtract(ends, pc.max_element_wise(starts, 0)), min_count=0).as_py()
     return size

@@ -65,13 +65,12 @@ class ArchiveBatch:
         keys = [(self.bucket, name, end.incarnation) for name, end in self.end.items()]
         return all(now.get(key) == self.known.get(key) for key in (*keys, *self.gone))
 
-    def added_to(self, now: Reaches, begins: Mapping[tuple[str, str], str]) -> Reaches:
-        """Return the reach with this batch. `begins` has the offset of the first message read, by stream and
-        incarnation."""
+    def added_to(self, now: Reaches, firsts: Mapping[str, str]) -> Reaches:
+        """Return the reach with this batch. `firsts` has the offset of the first message read, by stream."""
         reaches = {**now, **self.gone}
         for name, end in self.end.items():
             key = self.bucket, name, end.incarnation
-            before, first = now.get(key), begins.get(key[1:], end.offset)
+            before, first = now.get(key), firsts.get(name, end.offset)
             # A stream whose server has no incarnations may have been created again.
             if before is not None and not (
                 is_past(before.last, end.offset) or (before.closed and before.last != end.offset)
