@@ -42,13 +42,12 @@ def test_an_archive_is_made_in_batches_of_bounded_size(
 
 
 def test_an_archive_says_what_it_could_not_read(jobs: Jobs, streams: Streams, tmp_path: Path) -> None:
-    """A batch is gone, at the beginning and later; and a stream that was created again. Tasks begin within
-    messages."""
+    """A batch is gone, at the beginning and later; and a stream that was created again."""
     lake = Lake(tmp_path / "lake")
     for suffix in ("-gone", "-again"):
         streams.fill(b"0123", suffix=suffix)
     archive = ["archive", *jobs.where, "--pattern", f"{streams.name}-.*", *lake.given]
-    archive += ["--option", "failOnDataLoss=false", "--option", "bytesPerPartition=2"]
+    archive += ["--option", "failOnDataLoss=false"]
     said = jobs.run(*archive)
     assert "messages=2 " in said
     assert "streams_with_loss=0 lost_bytes=0" in said
@@ -220,12 +219,13 @@ def test_what_another_archive_brought_is_no_new_stream(archives: Archives, world
 
 
 def test_a_stream_that_is_gone_is_told_unless_it_was_closed(archives: Archives, streams: Streams) -> None:
-    """It is written down as gone then, and told no more. One that came again is another one."""
+    """It is written down as gone then, and told no more. One that came again is another one. A task that
+    begins within a message loses nothing."""
     for suffix in ("-a", "-b", "-closed"):
         streams.fill(b"one", suffix=suffix)
     streams.process.append(streams.key("-closed"), close=True)
     pattern = f"{streams.name}-.*"
-    assert archives.take(pattern) == 3
+    assert archives.take(pattern, failOnDataLoss="false", bytesPerPartition="2") == 3
     streams.delete("-closed")
     assert archives.take(pattern) == 0
     streams.delete("-a")
@@ -237,6 +237,8 @@ def test_a_stream_that_is_gone_is_told_unless_it_was_closed(archives: Archives, 
     with pytest.raises(DataLoss, match=f"{streams.name}-b: it was deleted and created again"):
         archives.take(pattern)
     assert archives.take(pattern, failOnDataLoss="false") == 1
+    again = "-b: messages unread when it was deleted and created again could not be archived"
+    assert [line for line in archives.said if "could not" in line] == [streams.name + again]
     assert archives.take(pattern) == 0
     assert archives.values() == [b"another", b"one", b"one", b"one"]
 
