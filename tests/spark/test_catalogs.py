@@ -19,8 +19,8 @@ from tests.spark.lakes import add_message
 from tests.spark.recorder import Recorder
 from tests.stack.emulators import Ministack, environment_for
 from tidemark.spark import lake
-from tidemark.spark.lake import LakeTable, reaches_of
-from tidemark.spark.reach import ArchiveBatch, Reach, Reaches
+from tidemark.spark.lake import LakeTable
+from tidemark.spark.reach import ArchiveBatch, Reach, Reaches, reaches_of
 
 REGION = "us-east-1"
 

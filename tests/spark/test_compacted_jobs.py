@@ -59,4 +59,4 @@ def test_what_was_not_retained_is_lost_to_the_archive_of_a_compacted_stream(rows
     ):
         assert find_losses(batch, {name: 99}, {name: then}, {name: now}) == lost
     other = replace(batch, start={name: replace(start, incarnation="other")})
-    assert find_losses(other, {name: 99}, {name: head}, {name: head}) == {name: None}
+    assert find_losses(other, {name: 99}, {name: head}, {name: head}) == {name: 0}

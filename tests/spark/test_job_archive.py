@@ -19,9 +19,10 @@ from tidemark.protocol.offset import render_offset
 from tidemark.service.load import load_head
 from tidemark.spark.archive import Archive, WritePacks
 from tidemark.spark.failures import Exit
-from tidemark.spark.lake import LakeTable, reaches_of
+from tidemark.spark.lake import LakeTable
 from tidemark.spark.lake_files import FilesWritten
 from tidemark.spark.options import InvalidOptions
+from tidemark.spark.reach import reaches_of
 from tidemark.spark.readers.port import DataLoss
 from tidemark.spark.whole import read_whole
 

@@ -44,9 +44,9 @@ from tidemark.protocol.messages import parse_content_type
 from tidemark.service.load import load_head
 from tidemark.spark import lake as lake_module
 from tidemark.spark.failures import Exit, explain_failure
-from tidemark.spark.lake import KEPT_SNAPSHOTS, SCHEMA, LakeTable, NoLakeTable, reaches_of
+from tidemark.spark.lake import KEPT_SNAPSHOTS, SCHEMA, LakeTable, NoLakeTable
 from tidemark.spark.lake_files import write_files
-from tidemark.spark.reach import REACH, ArchiveBatch, Reach
+from tidemark.spark.reach import REACH, ArchiveBatch, Reach, reaches_of
 from tidemark.spark.readers.port import StreamPartition
 
 

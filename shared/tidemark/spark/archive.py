@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tidemark.spark.lake import LakeTable, is_ours, reaches_in, reaches_of
+from tidemark.spark.lake import LakeTable, reaches_in
 from tidemark.spark.lake_files import FilesWritten, write_partitions
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.progress import Positions, Progress
 from tidemark.spark.queries import load_heads, pack, plan_partitions, positions_of, require_all, within_limit
-from tidemark.spark.reach import ArchiveBatch, table_ends
+from tidemark.spark.reach import ArchiveBatch, reach_of, reaches_of, table_ends
 from tidemark.spark.readers import connect, port
 
 #: Bytes that a task reads: the approximate size of a file before compression.
@@ -49,7 +49,7 @@ class Archive:
         self._reader = connect(self._options.connection)
         self._lake, self._write_packs, self._report = lake, write_packs, report
         self.messages = self.batches = 0
-        self.lost: dict[str, int | None] = {}
+        self.lost = Counter[str]()
 
     def take_what_came(self) -> None:
         """Archive all messages up to the current tails. Raises DataLoss and InvalidOptions."""
@@ -103,7 +103,8 @@ class Archive:
         if end:
             end = within_limit(options, self._reader, Progress(start), Progress(end)).positions
         # After a commit of another engine an empty batch follows, so that the tag keeps no deleted rows.
-        return ArchiveBatch(bucket, start, end, gone, known) if end or gone or not is_ours(table) else None
+        is_ours = table.current_snapshot() is None or reach_of(table.current_snapshot())
+        return ArchiveBatch(bucket, start, end, gone, known) if end or gone or not is_ours else None
 
     def _take(self, batch: ArchiveBatch, heads: Mapping[str, port.Head]) -> None:
         planned = plan_partitions(self._options, self._reader, batch.start, batch.end)
@@ -136,9 +137,8 @@ class Archive:
         now = load_heads(self._options, self._reader) if any(unread.values()) else {}
         for name, size in sorted(find_losses(batch, unread, heads, now).items()):
             again = "messages unread when it was deleted and created again"
-            self._report(f"{name}: {again if size is None else f'{size} bytes'} could not be archived")
-            before = self.lost.get(name, 0)
-            self.lost[name] = None if size is None or before is None else before + size
+            self._report(f"{name}: {f'{size} bytes' if size else again} could not be archived")
+            self.lost[name] += size
 
 
 def _parse(given: Mapping[str, str]) -> ReadOptions:
@@ -157,23 +157,17 @@ def find_losses(
     unread: Mapping[str, int],
     then: Mapping[str, port.Head],
     now: Mapping[str, port.Head],
-) -> dict[str, int | None]:
-    """Return the bytes that a batch lost in each stream. Streams without a loss are left out. None stands for
-    a stream that was deleted and created again, whose loss is unknown.
+) -> dict[str, int]:
+    """Return the bytes that a batch lost, by stream; 0 for a stream that was deleted and created again, whose
+    loss is unknown. Streams without a loss are left out.
 
     Of a compacted stream `unread` has superseded messages too. Its loss is the part that was no longer
     retained when the query began: `then` and `now` are heads from before and after the query."""
-    lost: dict[str, int | None] = {}
-    for name, end in batch.end.items():
-        start, size = batch.start[name], unread.get(name, 0)
-        if start.is_of_another(end) and not start.closed:
-            lost[name] = None
-        elif (
-            size
-            and name in then.keys() & now.keys()
-            and now[name].compacted > (port.place_of(start.offset) or 0)
-        ):
-            size = port.bytes_between(start.offset, then[name].earliest.offset) or 0
-        if size > 0:
-            lost.setdefault(name, size)
-    return lost
+    lost = dict(unread)
+    for name in then.keys() & now.keys() & lost.keys():
+        start = batch.start[name].offset
+        if lost[name] and now[name].compacted > (port.place_of(start) or 0):
+            lost[name] = port.bytes_between(start, then[name].earliest.offset) or 0
+    starts = ((name, batch.start[name], end) for name, end in batch.end.items())
+    again = [name for name, start, end in starts if start.is_of_another(end) and not start.closed]
+    return {name: size for name, size in lost.items() if size > 0} | dict.fromkeys(again, 0)

@@ -191,7 +191,7 @@ def run_archive(given: argparse.Namespace, job: Job, write_packs: Callable[..., 
         batches=archive.batches,
         out=given.iceberg,
         streams_with_loss=len(archive.lost),
-        lost_bytes=sum(size or 0 for size in archive.lost.values()),
+        lost_bytes=archive.lost.total(),
     )
     if archive.lost:
         job.code = Exit.DATA_LOST

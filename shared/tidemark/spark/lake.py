@@ -1,8 +1,6 @@
 """The archive as an Iceberg table: tasks write Parquet files, and the driver commits them with pyiceberg.
 
-No jar is needed. A batch of the archive is one snapshot, whose summary names a file with the reach: the
-table's last offset in each stream (`reach.py`). The tag `tidemark` keeps the newest of these snapshots when
-another engine expires snapshots. Files left by a crash are in no snapshot.
+No jar is needed. A batch of the archive is one snapshot. Files left by a crash are in no snapshot.
 
 The table is partitioned by bucket and day. Files have the table's field ids; files of older releases, which
 have none, are read by the table's name mapping. The driver opens no file: tasks return the statistics. A file
@@ -12,10 +10,8 @@ has the rows of adjacent streams, each in order, so statistics of files and row 
 from __future__ import annotations
 
 import uuid
-from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
@@ -23,50 +19,22 @@ from pyarrow.fs import LocalFileSystem
 from pyiceberg import transforms, types
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
-from pyiceberg.io.pyarrow import (
-    PyArrowFileIO,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-)
+from pyiceberg.io import pyarrow as iceberg
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableResponse, Table
-from pyiceberg.table.snapshots import ancestors_of
-from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
+from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 from pyiceberg.typedef import Record
-from pyiceberg.utils.datetime import date_to_days
 
-from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace, FilesWritten, WrittenFile
-from tidemark.spark.reach import (
-    REACH,
-    ArchiveBatch,
-    Reach,
-    Reaches,
-    measure_reach,
-    reach_of,
-    read_reach,
-    write_reach,
-)
+from tidemark.spark.lake_files import LAKE_COLUMNS, FilesPlace, FilesWritten, WrittenFile, schema_with
+from tidemark.spark.reach import REACH, TAG, ArchiveBatch, Reach, reach_of, reaches_of, write_reach
 
-_TYPES: Final[Mapping[str, Any]] = {
-    "STRING": types.StringType(),
-    "INT": types.IntegerType(),
-    "BIGINT": types.LongType(),
-    "TIMESTAMP": types.TimestamptzType(),
-    "BINARY": types.BinaryType(),
-}
-SCHEMA: Final = Schema(
-    *(
-        types.NestedField(number, name, _TYPES[kind])
-        for number, (name, kind) in enumerate(LAKE_COLUMNS.items(), 1)
-    )
+SCHEMA: Final = iceberg.pyarrow_to_schema(
+    schema_with({name: number for number, name in enumerate(LAKE_COLUMNS, 1)})
 )
 #: Iceberg's table property for the number of snapshots to keep.
 KEPT_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
-#: The tag of the archive's newest snapshot.
-TAG: Final = "tidemark"
 #: Attempts of a commit that conflicts with other writers.
 _TRIES: Final = 20
 _PARTITIONS: Final = PartitionSpec(
@@ -139,22 +107,21 @@ class LakeTable:
                 if not _PROPERTIES.items() <= table.properties.items():
                     transaction.set_properties(_PROPERTIES)
         except ValidationError as fault:
-            raise NoLakeTable(
-                f"tidemark: {self._identifier} cannot take the archive's rows: {fault}"
-            ) from fault
+            why = f"tidemark: {self._identifier} cannot take the archive's rows: {fault}"
+            raise NoLakeTable(why) from fault
 
     def place(self) -> FilesPlace:
         """Return a place for the files of a batch."""
         table, batch = self.load(), uuid.uuid4()
         uri = f"{table.location()}/data/{batch}"
-        scheme, host, path = PyArrowFileIO.parse_location(uri)
-        ids = {field.name: field.field_id for field in table.schema().fields}
-        if scheme != "file":
-            return FilesPlace(PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host), path, uri, ids)
-        # pyiceberg has its own class of local file systems, which each task would have to import.
-        local = LocalFileSystem()
-        local.create_dir(path.rpartition("/")[0])
-        return FilesPlace(local, path, uri, ids)
+        scheme, host, path = iceberg.PyArrowFileIO.parse_location(uri)
+        if scheme == "file":
+            # pyiceberg has its own class of local file systems, which each task would have to import.
+            system = LocalFileSystem()
+            system.create_dir(path.rpartition("/")[0])
+        else:
+            system = iceberg.PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, host)
+        return FilesPlace(system, path, uri, {field.name: field.field_id for field in table.schema().fields})
 
     def add(self, place: FilesPlace, written: Sequence[FilesWritten], batch: ArchiveBatch) -> bool:
         """Commit a batch, which tasks have written. Returns False if the table's end is no longer the batch's
@@ -174,7 +141,7 @@ class LakeTable:
         if not batch.follows(now):
             place.remove()
             return False
-        firsts = ChainMap(*(each.firsts for each in written))
+        firsts = {name: first for each in reversed(written) for name, first in each.firsts.items()}
         files = [data_file_of(table, file, batch.bucket) for each in written for file in each.files]
         reach = f"{table.location()}/metadata/reach-{uuid.uuid4()}.puffin"
         try:
@@ -212,20 +179,16 @@ def _certain(catalog: Catalog) -> Catalog:
     answer is refused for its own first one, and pyiceberg would delete files of the committed snapshot."""
     commit = catalog.commit_table
 
-    def commit_table(
-        table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
-    ) -> CommitTableResponse:
+    def commit_table(table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         try:
             return commit(table, requirements, updates)
         except CommitFailedException:
             latest = catalog.load_table(table.name())
-            added = {each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate)}
-            if not added or not added <= {each.snapshot_id for each in latest.snapshots()}:
+            added = (each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate))
+            if not any(map(latest.snapshot_by_id, added)):
                 raise
-            place = latest.metadata_location
-            return CommitTableResponse.model_validate(
-                {"metadata": latest.metadata, "metadata-location": place}
-            )
+            found = {"metadata": latest.metadata, "metadata-location": latest.metadata_location}
+            return CommitTableResponse.model_validate(found)
 
     vars(catalog)["commit_table"] = commit_table
     return catalog
@@ -247,47 +210,23 @@ def _explained(catalog: str) -> Iterator[None]:
         ) from fault
 
 
-def reaches_of(table: Table) -> Reaches:
-    """Return the reach of the loaded table. Reads rows only if no ancestor of the current snapshot has it."""
-    # Skip snapshots of another engine: a compaction changes no row, and deleted rows must not come back.
-    ours = (each for each in ancestors_of(table.current_snapshot(), table.metadata) if reach_of(each))
-    reaches = read_reach(table, next(ours, None))
-    if reaches is not None:
-        return reaches
-    # The tagged snapshot may be one that the table was rolled back from, and its last offset too late.
-    tagged, measured = read_reach(table, table.snapshot_by_name(TAG)) or {}, measure_reach(table)
-    ends = {
-        key: tagged[key]
-        for key, reach in measured.items()
-        if key in tagged and tagged[key].last == reach.last
-    }
-    return {**measured, **ends}
-
-
-def is_ours(table: Table) -> bool:
-    """Whether the archive made the current snapshot, if there is one."""
-    return table.current_snapshot() is None or reach_of(table.current_snapshot()) is not None
-
-
 def reaches_in(table: Table, bucket: str) -> dict[tuple[str, str], Reach]:
     """Return the reach in a bucket, by stream and incarnation."""
     return {key[1:]: reach for key, reach in reaches_of(table).items() if key[0] == bucket}
 
 
-def partition_of(table: Table, bucket: str, day: date | None) -> Record:
+def partition_of(table: Table, bucket: str, day: int | None) -> Record:
     """Return the partition of a file whose rows have one bucket and one day. Raises NoLakeTable if the table
     is partitioned by anything else."""
     values: list[Any] = []
     for field in table.spec().fields:
         source, transform = table.schema().find_column_name(field.source_id), field.transform
-        if isinstance(transform, transforms.VoidTransform):
+        if str(transform) == "void":
             values.append(None)
         elif source == "bucket":
             values.append(transform.transform(types.StringType())(bucket))
-        elif source == "time" and isinstance(
-            transform, transforms.YearTransform | transforms.MonthTransform | transforms.DayTransform
-        ):
-            values.append(transform.transform(types.DateType())(None if day is None else date_to_days(day)))
+        elif source == "time" and str(transform) in ("year", "month", "day"):
+            values.append(transform.transform(types.DateType())(day))
         else:
             what = f"is partitioned by {field.name}, {transform} of {source}, but a file of the archive has"
             right = "one bucket and one day: partition by bucket, and by year, month or day of time"
@@ -298,9 +237,9 @@ def partition_of(table: Table, bucket: str, day: date | None) -> Record:
 def data_file_of(table: Table, file: WrittenFile, bucket: str) -> DataFile:
     """Return a file's entry in the table's metadata. Raises NoLakeTable."""
     fields = file.footer.schema.to_arrow_schema()
-    statistics = data_file_statistics_from_parquet_metadata(
+    statistics = iceberg.data_file_statistics_from_parquet_metadata(
         file.footer,
-        compute_statistics_plan(table.schema(), table.properties),
+        iceberg.compute_statistics_plan(table.schema(), table.properties),
         {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in fields},
     )
     return DataFile.from_args(
@@ -323,20 +262,17 @@ def _expire(table: Table) -> None:
     old = {each.snapshot_id for each in by_age[:-kept]} - named
     if len(old) < kept:
         return
-    unused = _metadata_of(table, old) - _metadata_of(table, {each.snapshot_id for each in by_age} - old)
+    before = _metadata_of(table)
     table.maintenance.expire_snapshots().by_ids(list(old)).commit()
     # A catalog may ignore the request to expire.
-    if old.isdisjoint(each.snapshot_id for each in table.snapshots()):
-        for path in unused:
-            table.io.delete(path)
+    for path in before - _metadata_of(table):
+        table.io.delete(path)
 
 
-def _metadata_of(table: Table, snapshots: Collection[int]) -> set[str]:
-    """Return the paths of the snapshots' files, except data files."""
-    paths = set[str]()
+def _metadata_of(table: Table) -> set[str]:
+    """Return the paths of the files that the table's snapshots have, except data files."""
+    paths = {each.statistics_path for each in table.metadata.statistics}
     for snapshot in table.snapshots():
-        if snapshot.snapshot_id in snapshots:
-            manifests = (manifest.manifest_path for manifest in snapshot.manifests(table.io))
-            paths |= {snapshot.manifest_list, *manifests, *filter(None, [reach_of(snapshot)])}
-    statistics = table.metadata.statistics
-    return paths | {each.statistics_path for each in statistics if each.snapshot_id in snapshots}
+        manifests = (manifest.manifest_path for manifest in snapshot.manifests(table.io))
+        paths |= {snapshot.manifest_list, *manifests, *filter(None, [reach_of(snapshot)])}
+    return paths

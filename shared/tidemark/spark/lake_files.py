@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +56,13 @@ _ALIKE: Final = sorted(LAKE_COLUMNS.keys() - {"offset", "end_offset", "value", "
 _ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in LAKE_COLUMNS.items()])
 
 
+def schema_with(ids: Mapping[str, int]) -> pa.Schema:
+    """Return the schema of the files, with these field ids by column."""
+    return pa.schema(
+        field.with_metadata({"PARQUET:field_id": str(ids[field.name])}) for field in _ARROW_SCHEMA
+    )
+
+
 @dataclass(frozen=True)
 class FilesPlace:
     """A place for the files of one batch: the prefix of their paths in a file system of pyarrow, and of their
@@ -78,10 +84,10 @@ class FilesPlace:
 @dataclass(frozen=True)
 class WrittenFile:
     """A file in no snapshot yet, with its size in bytes and the statistics in its footer. Its rows have one
-    day, or no time."""
+    day, in days since 1970, or no time."""
 
     uri: str
-    day: date | None
+    day: int | None
     size: int
     footer: parquet.FileMetaData
 
@@ -99,16 +105,15 @@ class FilesWritten:
 class _File:
     """An open file. It collects rows in memory until they fill a row group."""
 
-    def __init__(self, place: FilesPlace, day: date | None) -> None:
+    def __init__(self, place: FilesPlace, day: int | None) -> None:
         name = f"{uuid.uuid4()}.parquet"
         self.held_bytes, self._day = 0, day
         self._uri, self._held = f"{place.uri}-{name}", list[pa.RecordBatch]()
         self._stream = place.system.open_output_stream(f"{place.path}-{name}")
         self._footers: list[parquet.FileMetaData] = []
-        ids = ({"PARQUET:field_id": str(place.ids[name])} for name in LAKE_COLUMNS)
         self._writer = parquet.ParquetWriter(
             self._stream,
-            pa.schema(map(pa.Field.with_metadata, _ARROW_SCHEMA, ids)),
+            schema_with(place.ids),
             metadata_collector=self._footers,
             compression="zstd",
             use_dictionary=_ALIKE,
@@ -149,14 +154,17 @@ def write_files(
 ) -> FilesWritten:
     """Write the rows of a read in order, one file for each day. The files are in no snapshot yet; a killed
     process leaves orphan files."""
-    files: dict[date | None, _File] = {}
+    files: dict[int | None, _File] = {}
     firsts, unread = dict[str, str](), dict[str, int]()
     for part in parts:
         size = bytes_between(part.start, part.end)
         if size is not None:
             unread[part.name] = unread.get(part.name, 0) + size
     for batch in batches:
-        for rows in _by_stream(batch):
+        # The rows of a stream are adjacent.
+        ends = pc.run_end_encode(batch["stream"]).run_ends.to_pylist()
+        for begin, end in pairwise([0, *ends]):
+            rows = batch.slice(begin, end - begin)
             name = rows["stream"][0].as_py()
             firsts.setdefault(name, rows["offset"][0].as_py())
             if name in unread:
@@ -168,12 +176,6 @@ def write_files(
         if sum(each.held_bytes for each in files.values()) > HELD_BYTES:
             max(files.values(), key=lambda each: each.held_bytes).flush()
     return FilesWritten([file.close() for file in files.values()], firsts, unread)
-
-
-def _by_stream(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Split a batch by stream. A stream's rows are adjacent."""
-    ends = pc.run_end_encode(batch["stream"]).run_ends.to_pylist()
-    return [batch.slice(begin, end - begin) for begin, end in pairwise([0, *ends])]
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:
@@ -198,13 +200,13 @@ def _as_in_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
 
 
-def _by_day(rows: pa.RecordBatch) -> Iterable[tuple[date | None, pa.RecordBatch]]:
-    """Split the rows by day; None for rows without a time."""
-    days = rows["time"].cast(pa.date32())
+def _by_day(rows: pa.RecordBatch) -> Iterable[tuple[int | None, pa.RecordBatch]]:
+    """Split the rows by day, in days since 1970; None for rows without a time."""
+    days = rows["time"].cast(pa.date32()).cast(pa.int32())
     found = pc.unique(days).to_pylist()
     if len(found) == 1:
         return [(found[0], rows)]
-    return [(day, rows.filter(pc.equal(days, day) if day else pc.is_null(days))) for day in found]
+    return [(day, rows.filter(pc.is_null(days) if day is None else pc.equal(days, day))) for day in found]
 
 
 def read_files(spark: Any, files: Sequence[DataFile]) -> Any:

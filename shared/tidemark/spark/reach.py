@@ -1,9 +1,8 @@
-"""The reach of the archive's table: its first and last offset in each stream. The archive has no other record
-of its progress.
+"""The reach of the archive's table: its first and last offset in each stream, the only record of progress.
 
-Each commit of the archive writes the reach of all streams to a Puffin file. The snapshot's summary names the
-file, and the table's statistics do, so that no engine removes it as an orphan. A table that is rolled back
-therefore has its earlier reach. If no snapshot names a file, the reach is measured from the rows.
+Each commit of the archive writes the reach to a Puffin file. The snapshot's summary names the file, and so do
+the table's statistics, so that no engine removes it as an orphan. A table that is rolled back has its earlier
+reach. If no snapshot names a file, the reach is measured from the rows.
 
 A batch is committed only if, in each of its streams, the table's last offset is still the batch's start. The
 table therefore has every message exactly once, despite kills, rollbacks and other writers.
@@ -12,22 +11,21 @@ table therefore has every message exactly once, despite kills, rollbacks and oth
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import pyarrow as pa
-from pyiceberg.expressions import And, NotNull
-from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table import Table, snapshots, statistics
 
 from tidemark.spark.progress import Positions
 from tidemark.spark.readers.port import Head, Position, is_past
 
 #: Key in a snapshot's summary: the file with the table's reach.
 REACH: Final = "tidemark.reach"
+#: The tag of the archive's newest snapshot, which keeps it when another engine expires snapshots.
+TAG: Final = "tidemark"
 #: Type of the blob in that file. Its content is a list in JSON, compressed with zlib.
 _BLOB: Final = "tidemark-reach-v1"
 _MAGIC: Final = b"PFA1"
@@ -100,8 +98,9 @@ def table_ends(
     return ends, gone
 
 
-def write_reach(table: Table, place: str, snapshot_id: int, reaches: Reaches) -> StatisticsFile:
-    """Write the reach to a Puffin file at `place`, for the table's next snapshot."""
+def write_reach(table: Table, place: str, snapshot_id: int, reaches: Reaches) -> statistics.StatisticsFile:
+    """Write the reach to a Puffin file at `place`, for the table's next snapshot. The table's metadata does
+    not name the blob, because pyiceberg loads no table with a type of blob that it does not know."""
     rows = [(*key, reach) for key, reach in sorted(reaches.items())]
     blob = zlib.compress(msgspec.json.encode(rows))
     described = {"type": _BLOB, "fields": [], "offset": len(_MAGIC), "length": len(blob)}
@@ -110,17 +109,12 @@ def write_reach(table: Table, place: str, snapshot_id: int, reaches: Reaches) ->
     footer = _MAGIC + payload + len(payload).to_bytes(4, "little") + bytes(4) + _MAGIC
     with table.io.new_output(place).create() as file:
         file.write(_MAGIC + blob + footer)
-    return StatisticsFile(
-        snapshot_id=snapshot_id,
-        statistics_path=place,
-        file_size_in_bytes=len(_MAGIC + blob + footer),
-        file_footer_size_in_bytes=len(footer),
-        # pyiceberg loads no table whose statistics have a type of blob that it does not know.
-        blob_metadata=[],
-    )
+    sizes = {"file-size-in-bytes": len(_MAGIC + blob + footer), "file-footer-size-in-bytes": len(footer)}
+    named = {"snapshot-id": snapshot_id, "statistics-path": place, "blob-metadata": []}
+    return statistics.StatisticsFile.model_validate(named | sizes)
 
 
-def read_reach(table: Table, snapshot: Snapshot | None) -> Reaches | None:
+def read_reach(table: Table, snapshot: snapshots.Snapshot | None) -> Reaches | None:
     """Read the file that a snapshot names. Returns None if there is none, as after the removal of orphans in
     a table of an older release, which did not register the file."""
     place = reach_of(snapshot)
@@ -140,9 +134,24 @@ def read_reach(table: Table, snapshot: Snapshot | None) -> Reaches | None:
     return {(bucket, name, incarnation): reach for bucket, name, incarnation, reach in rows}
 
 
-def reach_of(snapshot: Snapshot | None) -> str | None:
+def reach_of(snapshot: snapshots.Snapshot | None) -> str | None:
     """Return the place of the snapshot's reach; None unless the archive made the snapshot."""
     return snapshot.summary.additional_properties.get(REACH) if snapshot and snapshot.summary else None
+
+
+def reaches_of(table: Table) -> Reaches:
+    """Return the reach of the loaded table. Reads rows only if no ancestor of the current snapshot has it."""
+    # Skip snapshots of another engine: a compaction changes no row, and deleted rows must not come back.
+    ours = (
+        each for each in snapshots.ancestors_of(table.current_snapshot(), table.metadata) if reach_of(each)
+    )
+    reaches = read_reach(table, next(ours, None))
+    if reaches is not None:
+        return reaches
+    # The tagged snapshot may be one that the table was rolled back from, and its last offset too late.
+    tagged, measured = read_reach(table, table.snapshot_by_name(TAG)) or {}, measure_reach(table)
+    ends = {key: tagged.get(key, reach) for key, reach in measured.items()}
+    return {key: ends[key] if ends[key].last == reach.last else reach for key, reach in measured.items()}
 
 
 def measure_reach(table: Table) -> Reaches:
@@ -150,19 +159,13 @@ def measure_reach(table: Table) -> Reaches:
     which lack these columns."""
     if not set(_COLUMNS) <= set(table.schema().column_names):
         return {}
-    filled = And(NotNull("bucket"), NotNull("end_offset"))
-    batches = table.scan(row_filter=filled, selected_fields=_COLUMNS).to_arrow_batch_reader()
-    found = _bounds(_bounds([pa.Table.from_batches([batch])]) for batch in batches)
-    return {
-        (row["bucket"], row["stream"], row["incarnation"] or ""): Reach(row["offset"], row["end_offset"])
-        for row in found.to_pylist()
-    }
-
-
-def _bounds(tables: Iterable[pa.Table]) -> pa.Table:
-    found = list(tables)
-    if not found:
-        return pa.table({name: pa.array([], pa.string()) for name in _COLUMNS})
-    keys = list(_COLUMNS[:3])
-    rows = pa.concat_tables(found).group_by(keys).aggregate([("offset", "min"), ("end_offset", "max")])
-    return rows.rename_columns({"offset_min": "offset", "end_offset_max": "end_offset"})
+    filled = "bucket is not null and end_offset is not null"
+    found: dict[tuple[str, str, str], Reach] = {}
+    for batch in table.scan(row_filter=filled, selected_fields=_COLUMNS).to_arrow_batch_reader():
+        streams = pa.Table.from_batches([batch]).group_by(list(_COLUMNS[:3]))
+        for row in streams.aggregate([("offset", "min"), ("end_offset", "max")]).to_pylist():
+            key = row["bucket"], row["stream"], row["incarnation"] or ""
+            first, last = row["offset_min"], row["end_offset_max"]
+            known = found.get(key, Reach(first, last))
+            found[key] = Reach(min(first, known.first), max(last, known.last))
+    return found
