@@ -117,9 +117,13 @@ class Lake:
 
     def by_duckdb(self) -> Content:
         """By its own Iceberg extension, which is told the table's metadata file alone."""
-        query = 'SELECT stream, "offset", value FROM iceberg_scan(?)'
+        return digest(self.ask_duckdb('SELECT stream, "offset", value FROM {}'))
+
+    def ask_duckdb(self, query: str) -> list[Any]:
+        scan = f"iceberg_scan('{self.table.metadata_location}')"
         with connect_duckdb() as duckdb:
-            return digest(duckdb.execute(query, [self.table.metadata_location]).fetchall())
+            found: list[Any] = duckdb.execute(query.format(scan)).fetchall()
+        return found
 
     def by_spark(self, spark: Any) -> Content:
         found = spark.read.parquet(*self.files).select("stream", "offset", "value").collect()

@@ -23,17 +23,6 @@ from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.puffin import PuffinFile
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    VoidTransform,
-    YearTransform,
-)
 from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.spark.duckdb_iceberg import connect_duckdb
@@ -267,84 +256,59 @@ def test_a_file_has_field_ids_and_statistics_also_beside_files_without_ids(lake:
     with lake.table.update_schema() as update:
         update.rename_column("bytes", "size")
     assert [row["size"] for row in lake.rows()] == [1, 1]
-    with connect_duckdb() as duckdb:
-        scan = f"iceberg_scan('{lake.table.metadata_location}')"
-        assert duckdb.execute(f"SELECT size FROM {scan}").fetchall() == [(1,), (1,)]
+    assert lake.ask_duckdb("SELECT size FROM {}") == [(1,), (1,)]
 
 
-def lake_by(lake: Lake, *fields: tuple[str, Transform[Any, Any]], schema: Schema = SCHEMA) -> LakeTable:
-    """A user's own table, partitioned by these columns."""
+def made_by_others(lake: Lake, fields: str = "", schema: Schema = SCHEMA) -> LakeTable:
+    """A table that is partitioned by `column:transform` in each of the fields."""
     catalog = load_catalog("default", **lake.properties)
     catalog.create_namespace("lake")
-    ids = [(schema.find_field(name).field_id, how, f"by_{name}_{how}") for name, how in fields]
-    spec = PartitionSpec(*(PartitionField(of, 1000 + of, how, name) for of, how, name in ids))
-    catalog.create_table("lake.messages", schema, partition_spec=spec)
+    found = [(field, schema.find_field(field.partition(":")[0]).field_id) for field in fields.split()]
+    spec = (PartitionField(of, 1000 + of, field.partition(":")[2], field) for field, of in found)
+    catalog.create_table("lake.messages", schema, partition_spec=PartitionSpec(*spec))
     return LakeTable("default", lake.properties, "lake.messages")
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        [("bucket", BucketTransform(4)), ("time", MonthTransform())],
-        [("stream", VoidTransform()), ("bucket", TruncateTransform(1)), ("time", YearTransform())],
-        [("time", DayTransform())],
-    ],
+    "fields", ["bucket:bucket[4] time:month", "stream:void bucket:truncate[1] time:year", "time:day"]
 )
-def test_a_table_may_be_partitioned_by_what_all_rows_of_a_file_have(
-    lake: Lake, fields: list[tuple[str, Transform[Any, Any]]]
-) -> None:
-    table = lake_by(lake, *fields)
+def test_a_table_may_be_partitioned_by_what_all_rows_of_a_file_have(lake: Lake, fields: str) -> None:
+    table = made_by_others(lake, fields)
     table.ensure()
     times = [datetime(2026, 11, 1, 5, tzinfo=UTC), None]
     assert add(table, batch(0), {"value": [b"1", b"2"], "timestamp": times})
     found = lake.table.scan(row_filter="bucket = 'v1' and time >= '2026-11-01T05:00:00+00:00'").to_arrow()
     assert found["value"].to_pylist() == [b"1"]
-    with connect_duckdb() as duckdb:
-        scan = f"iceberg_scan('{lake.table.metadata_location}')"
-        query = f"SELECT value FROM {scan} WHERE bucket = 'v1' AND stream = 's' ORDER BY time"
-        assert duckdb.execute(query).fetchall() == [(b"1",), (b"2",)]
+    told = lake.ask_duckdb("SELECT value FROM {} WHERE bucket = 'v1' AND stream = 's' ORDER BY time")
+    assert told == [(b"1",), (b"2",)]
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("fields", "told"),
     [
-        (
-            ("stream", BucketTransform(4)),
-            "is partitioned by by_stream_bucket[4], bucket[4] of stream, but",
-        ),
-        (
-            ("stream", IdentityTransform()),
-            "identity of stream, but a file of the archive has one bucket and one day",
-        ),
-        (("time", HourTransform()), "partition by bucket, and by year, month or day of time"),
+        ("stream:bucket[4]", "is partitioned by stream:bucket[4], bucket[4] of stream, but a file"),
+        ("stream:identity", "identity of stream, but a file of the archive has one bucket and one day"),
+        ("time:hour", "partition by bucket, and by year, month or day of time"),
     ],
 )
-def test_a_table_that_cannot_take_the_files_is_refused_before_anything_is_read(
-    lake: Lake, field: tuple[str, Transform[Any, Any]], told: str
-) -> None:
+def test_a_table_is_refused_before_anything_is_read(lake: Lake, fields: str, told: str) -> None:
     with pytest.raises(NoLakeTable, match=re.escape(told)):
-        lake_by(lake, field).ensure()
+        made_by_others(lake, fields).ensure()
     assert explain_failure(NoLakeTable("tidemark: x")) == ("x", Exit.YOUR_INPUT)
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("name", "kind", "told"),
     [
-        (
-            NestedField(1, "time", StringType()),
-            "rows: Cannot change column type: time: string -> timestamptz",
-        ),
-        (
-            NestedField(1, "mine", LongType(), required=True),
-            "rows: Column mine is required, and must be optional",
-        ),
-        (NestedField(1, "position", LongType(), required=True), None),
+        ("time", StringType(), "rows: Cannot change column type: time: string -> timestamptz"),
+        ("mine", LongType(), "rows: Column mine is required, and must be optional"),
+        ("position", LongType(), None),
     ],
 )
 def test_a_column_that_cannot_take_the_values_is_refused(
-    lake: Lake, column: NestedField, told: str | None
+    lake: Lake, name: str, kind: Any, told: str | None
 ) -> None:
-    table = lake_by(lake, schema=Schema(column))
+    table = made_by_others(lake, schema=Schema(NestedField(1, name, kind, required=True)))
     with pytest.raises(NoLakeTable, match=told) if told else contextlib.nullcontext():
         table.ensure()
         add_message(table, 0)

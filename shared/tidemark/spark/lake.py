@@ -164,34 +164,31 @@ class LakeTable:
 
 def _open(catalog: str, properties: Mapping[str, str]) -> Catalog:
     """Open the catalog. Retries once, because an SQL catalog creates its own tables when it is first opened,
-    and a concurrent job may create them in between."""
+    and a concurrent job may create them in between.
+
+    A commit fails only if the table lacks its snapshot. A client that repeats a commit after a lost answer is
+    refused for its own first one, and pyiceberg would delete files of the committed snapshot."""
     try:
         opened = load_catalog(catalog, **properties)
     except Exception as fault:
         if "already exists" not in str(fault):
             raise
         opened = load_catalog(catalog, **properties)
-    return _certain(opened)
-
-
-def _certain(catalog: Catalog) -> Catalog:
-    """Let a commit fail only if the table lacks its snapshots. A client that repeats a commit after a lost
-    answer is refused for its own first one, and pyiceberg would delete files of the committed snapshot."""
-    commit = catalog.commit_table
+    commit = opened.commit_table
 
     def commit_table(table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         try:
             return commit(table, requirements, updates)
         except CommitFailedException:
-            latest = catalog.load_table(table.name())
+            latest = opened.load_table(table.name())
             added = (each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate))
             if not any(map(latest.snapshot_by_id, added)):
                 raise
             found = {"metadata": latest.metadata, "metadata-location": latest.metadata_location}
             return CommitTableResponse.model_validate(found)
 
-    vars(catalog)["commit_table"] = commit_table
-    return catalog
+    vars(opened)["commit_table"] = commit_table
+    return opened
 
 
 @contextmanager

@@ -190,14 +190,12 @@ def _bytes_of(batch: pa.RecordBatch) -> int:
 
 def _as_in_lake(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert to the columns of the table; null where the batch lacks a column."""
-    found = dict(zip(batch.schema.names, batch.columns, strict=True))
-    found["time"] = found.get("timestamp")
+    names = ["time" if name == "timestamp" else name for name in batch.schema.names]
+    found = dict(zip(names, batch.columns, strict=True))
     found["bytes"] = pc.binary_length(found["value"]).cast(pa.int64())
-    arrays = [
-        pa.nulls(batch.num_rows, field.type) if found.get(field.name) is None else found[field.name]
-        for field in _ARROW_SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+    for field in _ARROW_SCHEMA:
+        found.setdefault(field.name, pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays([found[name] for name in LAKE_COLUMNS], schema=_ARROW_SCHEMA)
 
 
 def _by_day(rows: pa.RecordBatch) -> Iterable[tuple[int | None, pa.RecordBatch]]:

@@ -68,13 +68,11 @@ class ArchiveBatch:
         reaches = {**now, **self.gone}
         for name, end in self.end.items():
             key = self.bucket, name, end.incarnation
-            before, first = now.get(key), firsts.get(name, end.offset)
+            first = firsts.get(name, end.offset)
+            before = now.get(key, Reach(first, first))
             # A stream whose server has no incarnations may have been created again.
-            if before is not None and not (
-                is_past(before.last, end.offset) or (before.closed and before.last != end.offset)
-            ):
-                first = before.first
-            reaches[key] = Reach(first, end.offset, end.closed)
+            is_another = is_past(before.last, end.offset) or (before.closed and before.last != end.offset)
+            reaches[key] = Reach(first if is_another else before.first, end.offset, end.closed)
         return reaches
 
 
@@ -115,22 +113,17 @@ def write_reach(table: Table, place: str, snapshot_id: int, reaches: Reaches) ->
 
 
 def read_reach(table: Table, snapshot: snapshots.Snapshot | None) -> Reaches | None:
-    """Read the file that a snapshot names. Returns None if there is none, as after the removal of orphans in
-    a table of an older release, which did not register the file."""
+    """Read the file that a snapshot names. Returns None if there is none. An older release did not register
+    its file, which has the blob's content alone, so another engine may have removed it."""
     place = reach_of(snapshot)
     if place is None:
         return None
     try:
         with table.io.new_input(place).open() as file:
-            data = file.read()
+            content = zlib.decompressobj().decompress(file.read().removeprefix(_MAGIC))
     except FileNotFoundError:
         return None
-    if data.startswith(_MAGIC):
-        size = int.from_bytes(data[-12:-8], "little")
-        blobs = msgspec.json.decode(data[-12 - size : -12])["blobs"]
-        (begin, length) = next((each["offset"], each["length"]) for each in blobs if each["type"] == _BLOB)
-        data = data[begin : begin + length]
-    rows = msgspec.json.decode(zlib.decompress(data), type=list[tuple[str, str, str, Reach]])
+    rows = msgspec.json.decode(content, type=list[tuple[str, str, str, Reach]])
     return {(bucket, name, incarnation): reach for bucket, name, incarnation, reach in rows}
 
 
