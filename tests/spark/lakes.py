@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
 from tests.spark.duckdb_iceberg import connect_duckdb
 from tidemark.spark.lake import LakeTable
-from tidemark.spark.lake_files import write_files
+from tidemark.spark.lake_files import FilesWritten, write_files
 from tidemark.spark.options.read import COLUMNS
 from tidemark.spark.reach import ArchiveBatch, Reach
 from tidemark.spark.readers.columns import ARROW_SCHEMA, make_batch
@@ -132,15 +132,15 @@ class Lake:
 
 def batch(number: int, stream: str = "s") -> ArchiveBatch:
     """Of one stream, a message long."""
-    start = {stream: Position(f"{number:016}")} if number else {}
-    known = {("v1", stream, ""): Reach("0", f"{number:016}")} if number else {}
+    start = {stream: Position(f"{number:016}")}
+    known = {("v1", stream, ""): Reach(f"{0:016}", f"{number:016}")} if number else {}
     return ArchiveBatch("v1", start, {stream: Position(f"{number + 1:016}")}, {}, known)
 
 
 def add(table: LakeTable, planned: ArchiveBatch, *columns: Mapping[str, Any]) -> bool:
     """Add rows that a batch has read, by their columns, each of one stream."""
     place = table.place()
-    return table.add(place, [write_files(map(made, columns), place)], planned)
+    return table.add(place, [FilesWritten(write_files(map(made, columns), place), {})], planned)
 
 
 def add_message(table: LakeTable, number: int, value: bytes = b"x") -> bool:

@@ -92,10 +92,10 @@ def test_of_two_commits_at_once_one_looks_again(table: LakeTable, monkeypatch: p
     not know that the messages may be there by now."""
     others, added_to = [lambda: add_message(table, 0, b"faster")], ArchiveBatch.added_to
 
-    def look(self: ArchiveBatch, now: Reaches, firsts: Mapping[str, str]) -> Reaches:
+    def look(self: ArchiveBatch, now: Reaches) -> Reaches:
         if others:
             others.pop()()
-        return added_to(self, now, firsts)
+        return added_to(self, now)
 
     monkeypatch.setattr(ArchiveBatch, "added_to", look)
     assert not add_message(table, 0, b"slower")

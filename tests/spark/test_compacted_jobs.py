@@ -1,6 +1,5 @@
 """The jobs over compacted streams: what is gone is not lost, and what is lost is not taken for gone."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,7 @@ import pytest
 from tests.spark.changes import Rows, compacted_rows
 from tests.spark.jobs import Jobs
 from tests.spark.lakes import Lake
-from tests.spark.streams import Streams, plan_here
-from tidemark.protocol.offset import render_offset
-from tidemark.spark.archive import find_losses
-from tidemark.spark.reach import ArchiveBatch
+from tests.spark.streams import Streams
 from tidemark.spark.whole import read_whole
 
 
@@ -45,18 +41,3 @@ def test_jobs_skip_what_compaction_removed(jobs: Jobs, spark: Any, streams: Stre
     replay = ["replay", *jobs.where, *lake.given, "--stream", streams.name, "--to", f"{streams.name}-again"]
     refused = jobs.refuse(*replay, "--staging", str(tmp_path / "staging"), "--id", "one")
     assert "--allow-gaps writes what is there, as of a stream that was compacted" in refused
-
-
-def test_what_was_not_retained_is_lost_to_the_archive_of_a_compacted_stream(rows: Rows) -> None:
-    name, reader = rows.streams.name, plan_here(rows.streams.by_table())[0]
-    head, places = reader.heads([name])[name], [rows.ends[5], rows.ends[20]]
-    start, middle = (head.tail.at(render_offset(place)) for place in places)
-    batch = ArchiveBatch("v1", {name: start}, {name: head.tail}, {}, {})
-    for then, now, lost in (
-        (replace(head, earliest=start), head, {}),
-        (replace(head, earliest=middle), head, {name: places[1] - places[0]}),
-        (head, replace(head, compacted=0), {name: 99}),
-    ):
-        assert find_losses(batch, {name: 99}, {name: then}, {name: now}) == lost
-    other = replace(batch, start={name: replace(start, incarnation="other")})
-    assert find_losses(other, {name: 99}, {name: head}, {name: head}) == {name: 0}

@@ -86,6 +86,7 @@ def test_compacted_streams_are_read_by_themselves(streams: Streams) -> None:
     assert [row["value"] for row in found if row["stream"] == streams.name] == [
         body for _, body in rows.read()
     ]
+    assert reader.lost == {}
 
 
 def test_a_server_without_bulk_reads_is_asked_once() -> None:

@@ -30,9 +30,7 @@ from tidemark.spark.whole import read_whole
 def test_an_archive_is_made_in_batches_of_bounded_size(
     jobs: Jobs, streams: Streams, small_pages: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """By either transport: a run that fails goes on behind its last batch. What it wrote is not looked at for
-    losses, which would have stopped it."""
-    monkeypatch.setattr("tidemark.spark.archive.find_losses", None)
+    """By either transport: a run that fails goes on behind its last batch."""
     streams.fill(*[bytes(200)] * 3)
     for transport, connection in (("http", ["--url", streams.server.url]), ("dynamodb", jobs.where)):
         lake = Lake(tmp_path / transport)

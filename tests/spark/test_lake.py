@@ -34,9 +34,8 @@ from tidemark.service.load import load_head
 from tidemark.spark import lake as lake_module
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.lake import KEPT_SNAPSHOTS, SCHEMA, LakeTable, NoLakeTable
-from tidemark.spark.lake_files import write_files
+from tidemark.spark.lake_files import FilesWritten, write_files
 from tidemark.spark.reach import REACH, ArchiveBatch, Reach, reaches_of
-from tidemark.spark.readers.port import StreamPartition
 
 
 @pytest.fixture
@@ -373,20 +372,14 @@ def test_a_refused_commit_leaves_nothing_and_is_repeated(lake: Lake, monkeypatch
     assert [len(list(lake.directory.rglob(kind))) for kind in ("reach-*", "*.parquet")] == [1, 1]
 
 
-def test_a_task_writes_a_file_a_day_and_says_what_it_did_not_find(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_writes_a_file_a_day(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody tells the time. What it holds is bounded however many days there are."""
     monkeypatch.setattr("tidemark.spark.lake_files.HELD_BYTES", 20_000)
     times = [*(datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 5)), None]
     streams = [{"stream": name, "value": [b"x"] * 5, "timestamp": times} for name in "aab"]
     table = lake.ensured()
     place = table.place()
-    ends = [("a", f"{9:016}"), ("a", f"{12:016}"), ("b", "x")]
-    parts = [StreamPartition(name, "", "-1", end) for name, end in ends]
-    written = write_files(map(made, streams), place, parts)
-    assert (written.firsts, written.unread) == ({"a": "0", "b": "0"}, {"a": 11})
-    assert table.add(place, [written], batch(0))
+    assert table.add(place, [FilesWritten(write_files(map(made, streams), place), {})], batch(0))
     files = [task.file for task in lake.table.scan().plan_files()]
     assert {each.partition[1] for each in files} >= {None}
     assert [each.record_count for each in files] == [3] * 5

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tidemark.spark.reach import ArchiveBatch, Reach, table_ends
-from tidemark.spark.readers.port import Head, Position
+from tidemark.spark.readers.port import BEGINNING, Head, Position
 
 
 def position(offset: int, incarnation: str = "i", *, closed: bool = False) -> Position:
@@ -41,19 +41,20 @@ def test_a_batch_follows_where_the_table_ends_as_planned(now: dict[str, int], *,
 
 
 def test_the_table_reaches_to_the_end_of_the_batch() -> None:
-    batch = ArchiveBatch("v1", {}, {"a": position(9, closed=True), "new": position(3)}, {}, {})
-    added = batch.added_to(reaches(a=5, b=6), {"new": "1", "a": "5"})
-    assert added == reaches(b=6) | {
+    start = {"a": position(5), "new": position(1), "again": position(2, "old")}
+    end = {"a": position(9, closed=True), "new": position(3), "again": position(4)}
+    assert ArchiveBatch("v1", start, end, {}, {}).added_to(reaches(a=5, b=6)) == reaches(b=6) | {
         ("v1", "a", "i"): reach(9, closed=True),
-        ("v1", "new", "i"): Reach("1", f"{3:016}"),
+        ("v1", "new", "i"): Reach(f"{1:016}", f"{3:016}"),
+        ("v1", "again", "i"): Reach(BEGINNING, f"{4:016}"),
     }
 
 
 @pytest.mark.parametrize(("before", "end"), [(reach(5), 3), (reach(5, closed=True), 7)])
 def test_without_incarnations_another_stream_is_shorter_or_behind_a_close(before: Reach, end: int) -> None:
-    batch = ArchiveBatch("v1", {}, {"a": position(end, "")}, {}, {})
-    added = batch.added_to({("v1", "a", ""): before}, {"a": "2"})
-    assert added == {("v1", "a", ""): Reach("2", f"{end:016}")}
+    start = replace(position(5, ""), closed=before.closed)
+    batch = ArchiveBatch("v1", {"a": start}, {"a": position(end, "")}, {}, {})
+    assert batch.added_to({("v1", "a", ""): before}) == {("v1", "a", ""): Reach(BEGINNING, f"{end:016}")}
 
 
 def test_the_archive_goes_on_where_the_table_ends_in_streams_that_are_there() -> None:

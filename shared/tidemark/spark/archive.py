@@ -32,8 +32,9 @@ WritePacks = Callable[[Callable[[_Pack], FilesWritten], Sequence[_Pack]], Iterab
 
 
 class Archive:
-    """A run of the archive and its totals; for `lost` see `find_losses`. `given` are options of the data
-    source. Keeps one reader, which needs fewer requests for known streams. Raises InvalidOptions."""
+    """A run of the archive and its totals; `lost` has the bytes that could not be archived, by stream, 0 if
+    unknown. `given` are options of the data source. Keeps one reader, which needs fewer requests for known
+    streams. Raises InvalidOptions."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Archive:
             self._has_begun = True
         self._ask_times(heads)
         while (batch := self._next_batch(heads)) is not None:
-            self._take(batch, heads)
+            self._take(batch)
 
     def _ask_times(self, heads: Mapping[str, port.Head]) -> None:
         """Load timestamps over HTTP if the server has them, unless the user has set `includeTimestamps`: the
@@ -106,7 +107,7 @@ class Archive:
         is_ours = table.current_snapshot() is None or reach_of(table.current_snapshot())
         return ArchiveBatch(bucket, start, end, gone, known) if end or gone or not is_ours else None
 
-    def _take(self, batch: ArchiveBatch, heads: Mapping[str, port.Head]) -> None:
+    def _take(self, batch: ArchiveBatch) -> None:
         planned = plan_partitions(self._options, self._reader, batch.start, batch.end)
         packs = pack(planned, self._options.bytes_per_partition)
         place = self._lake.place()
@@ -125,20 +126,19 @@ class Archive:
             self._report(f"batch {self.batches}: {messages} messages")
         # With failOnDataLoss the read has already failed at the first loss.
         if not self._options.fail_on_data_loss:
-            self._report_losses(batch, written, heads)
+            self._report_losses(batch, written)
 
-    def _report_losses(
-        self, batch: ArchiveBatch, written: Sequence[FilesWritten], heads: Mapping[str, port.Head]
-    ) -> None:
-        unread = Counter[str]()
+    def _report_losses(self, batch: ArchiveBatch, written: Sequence[FilesWritten]) -> None:
+        lost = Counter[str]()
         for each in written:
-            # A task that begins within a message leaves it to the task before.
-            unread.update(each.unread)
-        now = load_heads(self._options, self._reader) if any(unread.values()) else {}
-        for name, size in sorted(find_losses(batch, unread, heads, now).items()):
-            again = "messages unread when it was deleted and created again"
-            self._report(f"{name}: {f'{size} bytes' if size else again} could not be archived")
-            self.lost[name] += size
+            lost.update(each.lost)
+        starts = ((name, batch.start[name], end) for name, end in batch.end.items())
+        again = {name for name, start, end in starts if start.is_of_another(end) and not start.closed}
+        for name in sorted(lost.keys() | again):
+            size = f"{lost[name]} bytes" if lost[name] else "messages"
+            what = "messages unread when it was deleted and created again" if name in again else size
+            self._report(f"{name}: {what} could not be archived")
+            self.lost[name] += lost[name]
 
 
 def _parse(given: Mapping[str, str]) -> ReadOptions:
@@ -150,24 +150,3 @@ def _parse(given: Mapping[str, str]) -> ReadOptions:
     if options.starting == "latest":
         raise InvalidOptions(["startingOffsets=latest is not for archives: give startingTimestamp"])
     return replace(options, columns=(*options.columns, "key"))
-
-
-def find_losses(
-    batch: ArchiveBatch,
-    unread: Mapping[str, int],
-    then: Mapping[str, port.Head],
-    now: Mapping[str, port.Head],
-) -> dict[str, int]:
-    """Return the bytes that a batch lost, by stream; 0 for a stream that was deleted and created again, whose
-    loss is unknown. Streams without a loss are left out.
-
-    Of a compacted stream `unread` has superseded messages too. Its loss is the part that was no longer
-    retained when the query began: `then` and `now` are heads from before and after the query."""
-    lost = dict(unread)
-    for name in then.keys() & now.keys() & lost.keys():
-        start = batch.start[name].offset
-        if lost[name] and now[name].compacted > (port.place_of(start) or 0):
-            lost[name] = port.bytes_between(start, then[name].earliest.offset) or 0
-    starts = ((name, batch.start[name], end) for name, end in batch.end.items())
-    again = [name for name, start, end in starts if start.is_of_another(end) and not start.closed]
-    return {name: size for name, size in lost.items() if size > 0} | dict.fromkeys(again, 0)

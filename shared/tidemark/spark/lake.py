@@ -141,7 +141,6 @@ class LakeTable:
         if not batch.follows(now):
             place.remove()
             return False
-        firsts = {name: first for each in reversed(written) for name, first in each.firsts.items()}
         files = [data_file_of(table, file, batch.bucket) for each in written for file in each.files]
         reach = f"{table.location()}/metadata/reach-{uuid.uuid4()}.puffin"
         try:
@@ -150,7 +149,7 @@ class LakeTable:
                 for file in files:
                     append.append_data_file(file)
                 append.commit()
-                statistics = write_reach(table, reach, append.snapshot_id, batch.added_to(now, firsts))
+                statistics = write_reach(table, reach, append.snapshot_id, batch.added_to(now))
                 transaction.update_statistics().set_statistics(statistics).commit()
                 ManageSnapshots(transaction).create_tag(append.snapshot_id, TAG).commit()
         except CommitFailedException:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from pyarrow.fs import FileSelector
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers import connect
 from tidemark.spark.readers.columns import ARROW_TYPES
-from tidemark.spark.readers.port import StreamPartition, bytes_between
+from tidemark.spark.readers.port import StreamPartition
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -94,12 +93,10 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class FilesWritten:
-    """The files that a task wrote, and by stream the offset of its first message, and the bytes that the task
-    should have read and did not find. A stream whose offsets are not numbers counts as found."""
+    """The files that a task wrote, and the bytes that it did not find, by stream."""
 
     files: list[WrittenFile]
-    firsts: dict[str, str]
-    unread: dict[str, int]
+    lost: dict[str, int]
 
 
 class _File:
@@ -146,46 +143,23 @@ def write_partitions(
     options: ReadOptions, place: FilesPlace, parts: Sequence[StreamPartition]
 ) -> FilesWritten:
     """Read the partitions and write their rows. Raises DataLoss."""
-    return write_files(connect(options.connection).read_all(parts, options.columns), place, parts)
+    reader = connect(options.connection)
+    files = write_files(reader.read_all(parts, options.columns), place)
+    return FilesWritten(files, {name: size for (name, _), size in reader.lost.items()})
 
 
-def write_files(
-    batches: Iterable[pa.RecordBatch], place: FilesPlace, parts: Sequence[StreamPartition] = ()
-) -> FilesWritten:
+def write_files(batches: Iterable[pa.RecordBatch], place: FilesPlace) -> list[WrittenFile]:
     """Write the rows of a read in order, one file for each day. The files are in no snapshot yet; a killed
     process leaves orphan files."""
     files: dict[int | None, _File] = {}
-    firsts, unread = dict[str, str](), dict[str, int]()
-    for part in parts:
-        size = bytes_between(part.start, part.end)
-        if size is not None:
-            unread[part.name] = unread.get(part.name, 0) + size
     for batch in batches:
-        # The rows of a stream are adjacent.
-        ends = pc.run_end_encode(batch["stream"]).run_ends.to_pylist()
-        for begin, end in pairwise([0, *ends]):
-            rows = batch.slice(begin, end - begin)
-            name = rows["stream"][0].as_py()
-            firsts.setdefault(name, rows["offset"][0].as_py())
-            if name in unread:
-                unread[name] -= _bytes_of(rows)
         for day, rows in _by_day(_as_in_lake(batch)):
             if day not in files:
                 files[day] = _File(place, day)
             files[day].add(rows)
         if sum(each.held_bytes for each in files.values()) > HELD_BYTES:
             max(files.values(), key=lambda each: each.held_bytes).flush()
-    return FilesWritten([file.close() for file in files.values()], firsts, unread)
-
-
-def _bytes_of(batch: pa.RecordBatch) -> int:
-    """Return the bytes between the messages' offsets. Counts an HTTP page once: its messages share its two
-    offsets."""
-    is_first = pc.equal(batch["position"], 0)
-    starts, ends = (batch[name].filter(is_first).cast(pa.int64()) for name in ("offset", "end_offset"))
-    # A stream may begin at -1.
-    size: int = pc.sum(pc.subtract(ends, pc.max_element_wise(starts, 0)), min_count=0).as_py()
-    return size
+    return [file.close() for file in files.values()]
 
 
 def _as_in_lake(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyiceberg.table import Table, snapshots, statistics
 
 from tidemark.spark.progress import Positions
-from tidemark.spark.readers.port import Head, Position, is_past
+from tidemark.spark.readers.port import BEGINNING, Head, Position, is_past
 
 #: Key in a snapshot's summary: the file with the table's reach.
 REACH: Final = "tidemark.reach"
@@ -63,12 +63,14 @@ class ArchiveBatch:
         keys = [(self.bucket, name, end.incarnation) for name, end in self.end.items()]
         return all(now.get(key) == self.known.get(key) for key in (*keys, *self.gone))
 
-    def added_to(self, now: Reaches, firsts: Mapping[str, str]) -> Reaches:
-        """Return the reach with this batch. `firsts` has the offset of the first message read, by stream."""
+    def added_to(self, now: Reaches) -> Reaches:
+        """Return the reach with this batch."""
         reaches = {**now, **self.gone}
         for name, end in self.end.items():
             key = self.bucket, name, end.incarnation
-            first = firsts.get(name, end.offset)
+            start = self.start.get(name, end)
+            is_first = start.is_of_another(end) or is_past(start.offset, end.offset)
+            first = BEGINNING if is_first else start.offset
             before = now.get(key, Reach(first, first))
             # A stream whose server has no incarnations may have been created again.
             is_another = is_past(before.last, end.offset) or (before.closed and before.last != end.offset)

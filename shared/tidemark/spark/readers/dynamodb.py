@@ -186,7 +186,7 @@ class DynamoDBReader:
         known.compacted = record.compacted
         earliest = _earliest(record)
         tail = replace(earliest, offset=render_offset(known.end), closed=known.closed)
-        return Head(record.key.stream_id, earliest, tail, record.created_ms, record.compacted)
+        return Head(record.key.stream_id, earliest, tail, record.created_ms)
 
     def _load_tail(self, record: StreamRecord) -> _KnownTail | None:
         """Load the tail and cache it. Returns None if the last batch is a tombstone."""

@@ -119,9 +119,6 @@ class Head:
     tail: Position
     #: In ms since 1970; 0 if unknown.
     created_ms: int = 0
-    #: Offset below which compaction may have left gaps between messages. 0 over HTTP, where rows have the
-    #: offsets of their page.
-    compacted: int = 0
 
 
 @dataclass(frozen=True)
