@@ -15,8 +15,7 @@ from tests.support import JSON, World, filled
 from tidemark.log.pack_format import RAW, fast_zlib
 from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
-from tidemark.log.schema.batches import deflate, encode_data, inflate
-from tidemark.log.schema.items import binary
+from tidemark.log.schema.batches import binary, deflate, encode_data, inflate
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.load import load_head
 from tidemark.service.read import read

@@ -63,7 +63,7 @@ class StreamHead:
         return deadline_ms(self.record.expiry, self.touched_ms)
 
     def is_expired(self, now_ms: int) -> bool:
-        ends_ms = self.ends_ms
+        ends_ms = deadline_ms(self.record.expiry, self.touched_ms)
         return ends_ms is not None and now_ms >= ends_ms
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from base64 import b64encode
 from binascii import a2b_base64
 from collections.abc import Iterable
 from typing import Final
@@ -13,12 +14,17 @@ import orjson
 from tidemark.log.combining import MAIL_ID_BYTES, Mailed
 from tidemark.log.pack_format import RAW, CorruptPack, decode_index, fast_zlib
 from tidemark.log.records import UNKNOWN_CHECKSUMS, Batch, Checksums, Entry, Pack, Tombstone
-from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key, number
+from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, make_key, number
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
+
+
+def binary(data: bytes) -> dict[str, str]:
+    return {"B": b64encode(data).decode()}
+
 
 #: If this many bytes at the start of a body do not shrink, the rest is not compressed.
 _PROBE_BYTES: Final = 2048

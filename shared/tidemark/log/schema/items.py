@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -116,10 +115,6 @@ def encode_token(pk: str, token: IssuedToken) -> Item:
 def decode_token(item: Item) -> IssuedToken:
     expires_at_ms = 1000 * (int(item[TTL]["N"]) - _KEPT_SECONDS)
     return IssuedToken(item[SK]["S"][1:], item[_SUBJECT]["S"], item[_SCOPES]["S"], expires_at_ms)
-
-
-def binary(data: bytes) -> dict[str, str]:
-    return {"B": b64encode(data).decode()}
 
 
 def number(item: Item, name: str) -> int | None:

@@ -11,7 +11,7 @@ import orjson
 from tidemark.log.combining import Mail
 from tidemark.log.records import Batch, Entry
 from tidemark.log.schema import batches
-from tidemark.log.schema.items import BLOB, END, PK, SK, TTL, Item, Key, binary, make_key
+from tidemark.log.schema.items import BLOB, END, PK, SK, TTL, Item, Key, make_key
 from tidemark.protocol.append import Append
 from tidemark.protocol.messages import Messages, StoredBody
 from tidemark.protocol.offset import render_offset
@@ -49,7 +49,7 @@ def encode_mail(incarnation: str, mail: Mail) -> Item:
     else:
         item |= batches.encode_data(append.messages.data)
     if len(append.messages.lengths) > 1:
-        item[batches.MESSAGE_LENGTHS] = binary(batches.encode_lengths(append.messages.lengths))
+        item[batches.MESSAGE_LENGTHS] = batches.binary(batches.encode_lengths(append.messages.lengths))
     if append.stream_seq is not None:
         item[batches.STREAM_SEQ] = {"S": append.stream_seq}
     if append.claim is not None:
