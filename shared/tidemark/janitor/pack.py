@@ -106,25 +106,43 @@ class _Packer:
         self.record = record
         self._has_time_left = has_time_left
         self._run: _Run | None = None
+        self._are_all = True
         self.made = 0
 
     def pack_all(self) -> NextLook | None:
         """Pack all old batches. Returns the time of the next look, if more is expected. Raises PackRefused,
         NoTimeLeft. A stream with compaction is checked until all its batches are packed."""
         packing, now_ms = self._packing, self._stores.clock_ms()
-        old = _OldBatches(self._stores, self.record, now_ms - packing.after_ms)
-        for batch in old:
+        for batch in self._old_batches(now_ms - packing.after_ms):
             if not self._has_time_left():
                 raise NoTimeLeft
             self._take(batch)
         run, compacts = self._run, self.record.compaction is not None
         if run is not None:
-            if not (old.are_all or compacts or packing.has_waited(run.first.time_ms, now_ms)):
+            if not (self._are_all or compacts or packing.has_waited(run.first.time_ms, now_ms)):
                 return NextLook(packing.next_look_ms(run.first.time_ms, now_ms))
             self._finish(run)
-        if compacts and (self.made or not old.are_all):
+        if compacts and (self.made or not self._are_all):
             return NextLook.together(packing, now_ms + packing.after_ms)
         return None
+
+    def _old_batches(self, until_ms: int) -> Iterator[Entry]:
+        """Yield the batches after the last pack that were written by `until_ms`, without the last one of the
+        log. `_are_all` becomes False if younger batches are left out."""
+        record, table = self.record, self._stores.table
+        pk = log_pk(record.key, record.incarnation)
+        begin = max(record.base, record.packed, record.retained)
+        last = load_last(table, pk)
+        if last is None or last.start <= begin:
+            return
+        span = Span(pk, record.incarnation, begin, None)
+        decode = partial(map, decode_entry)
+        for batch in ChainWalk(table.query, decode, [span], begin, until=last.start, looks_back=False):
+            if batch.time_ms > until_ms:
+                self._are_all = False
+                return
+            if batch.start >= begin:
+                yield batch
 
     def _take(self, entry: Entry) -> None:
         """Add a batch to the run. A large body is already in S3 and is packed only for compaction."""
@@ -178,31 +196,3 @@ class _Run:
             raise Damaged
         self.writer.add(batch.data, batch.lengths, batch.appends, batch.time_ms)
         self.last = batch
-
-
-class _OldBatches:
-    """The batches after the last pack that were written by `until_ms`, without the last one of the log. After
-    the iteration, `are_all` is False if younger batches were left out."""
-
-    def __init__(self, stores: Stores, record: StreamRecord, until_ms: int) -> None:
-        self._table = stores.table
-        self._record = record
-        self._until_ms = until_ms
-        self.are_all = True
-
-    def __iter__(self) -> Iterator[Entry]:
-        record = self._record
-        pk = log_pk(record.key, record.incarnation)
-        begin = max(record.base, record.packed, record.retained)
-        last = load_last(self._table, pk)
-        if last is None or last.start <= begin:
-            return
-        span = Span(pk, record.incarnation, begin, None)
-        decode = partial(map, decode_entry)
-        walk = ChainWalk(self._table.query, decode, [span], begin, until=last.start, looks_back=False)
-        for batch in walk:
-            if batch.time_ms > self._until_ms:
-                self.are_all = False
-                return
-            if batch.start >= begin:
-                yield batch

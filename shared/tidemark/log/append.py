@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Final
 
 from tidemark.log import schema
 from tidemark.log import table as tables
@@ -68,15 +67,11 @@ def check_landed(entry: Batch | Tombstone, existing: dict[str, object] | None) -
         raise TailMoved(winner)
 
 
-#: The most mail that one query of a box returns. Other mail goes into the next batch or another box.
-MAX_FOUND: Final = MAX_APPENDS
-
-
 def collect(table: tables.Table, record: StreamRecord, box: int) -> Sequence[Mail]:
-    """Return the mail in a box, without damaged mail: its writer finds it uncommitted and commits it."""
-    items, _ = table.query(
-        schema.mail_pk(record.incarnation, box), at_least=schema.FIRST_MAIL, limit=MAX_FOUND
-    )
+    """Return the mail in a box, as much as one batch has: other mail goes into the next batch or another box.
+    Leaves out damaged mail, which its writer finds uncommitted and commits."""
+    pk = schema.mail_pk(record.incarnation, box)
+    items, _ = table.query(pk, at_least=schema.FIRST_MAIL, limit=MAX_APPENDS)
     mails = []
     for item in items:
         with suppress(Damaged):
