@@ -104,7 +104,7 @@ def drips_headers(connection: socket.socket) -> None:
 def test_a_webhook_gets_a_post_with_the_given_body_and_headers() -> None:
     with receiver(answers(b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"done":true}')) as (url, got):
         response = call_webhook(url, b'{"a": 1}', {"Webhook-Signature": "t=1"}, 20.0)
-    assert (response.status, response.body, response.is_success) == (200, b'{"done":true}', True)
+    assert response == (200, b'{"done":true}')
     head, _, body = got[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /hook?a=b HTTP/1.1\r\n")
     assert b"Webhook-Signature: t=1" in head
@@ -119,7 +119,7 @@ def test_a_redirect_is_not_followed(status: int) -> None:
         line = b"HTTP/1.1 %d x\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % (status, place)
         with receiver(answers(line)) as (url, _):
             response = call_webhook(url, b"{}", {}, 20.0)
-    assert (response.status, response.is_success, found) == (status, False, [])
+    assert (response.status, found) == (status, [])
 
 
 @pytest.mark.parametrize("serve", [never_reads, drips, drips_headers], ids=lambda serve: serve.__name__)

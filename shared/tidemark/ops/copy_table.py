@@ -215,12 +215,6 @@ def _objects_at(s3: Any, bucket: str, moment: datetime) -> Iterator[dict[str, An
                 yield version
 
 
-def _moment(text: str) -> datetime:
-    """Raises ValueError."""
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 @contextmanager
 def _translated(operation: str) -> Iterator[None]:
     try:
@@ -235,7 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("target", help="the table of a new stack (its output TableName)")
     parser.add_argument("--again", action="store_true", help="go on with a copy that was cut off")
     parser.add_argument("--objects", nargs=2, metavar=("FROM", "TO"), help="buckets: copy the objects too")
-    parser.add_argument("--at", type=_moment, help="the moment that the table was restored to (ISO 8601)")
+    parser.add_argument(
+        "--at", type=datetime.fromisoformat, help="the moment of the restored table (ISO 8601)"
+    )
     options = parser.parse_args(arguments)
     if (options.objects is None) != (options.at is None):
         parser.error("--objects and --at go together")
@@ -245,7 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise CannotCopy(f"{options.target} is not empty; copy into the table of a new stack")
         if options.objects:
             bucket, new_bucket = options.objects
-            copied = copy_objects(s3_client(), bucket, new_bucket, options.at)
+            at = options.at if options.at.tzinfo else options.at.replace(tzinfo=UTC)
+            copied = copy_objects(s3_client(), bucket, new_bucket, at)
             print(f"{copied} objects copied from {bucket} to {new_bucket}")
         copy.run()
         print(f"{copy.copied} items copied from {options.source} to {options.target}")

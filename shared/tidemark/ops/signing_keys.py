@@ -72,22 +72,17 @@ def signing_keys_of(given: argparse.Namespace, held: ExitStack) -> signing_keys.
         folder = signing_keys.FolderKeys(given.data_dir / "webhook-keys")
         return signing_keys.SigningKeys(EmbeddedTable(Database(database)), folder)
     if given.stack:
-        table_name, webhook_keys = location_of_stack(given.stack, given.region)
+        outputs = outputs_of_stack(given.stack, given.region)
+        if "WebhookKeys" not in outputs:
+            text = "is not a stack of this version of Tidemark: deploy it again first"
+            raise CannotChangeKeys(f"{given.stack} {text}")
+        table_name, webhook_keys = outputs["TableName"], outputs["WebhookKeys"]
     else:
         table_name, webhook_keys = (os.environ.get(name) or "" for name in ("TABLE_NAME", "WEBHOOK_KEYS"))
     if not (table_name and webhook_keys):
         raise CannotChangeKeys("Give --stack or --data-dir, or set TABLE_NAME and WEBHOOK_KEYS")
     table = DynamoDBTable(connect_dynamodb(Account(given.region)), table_name)
     return signing_keys.SigningKeys(table, signing_keys.private_keys_at(webhook_keys))
-
-
-def location_of_stack(name: str, region: str | None) -> tuple[str, str]:
-    """Return the stack's table of public keys, and its value of WEBHOOK_KEYS. Raises CannotChangeKeys,
-    NoStore."""
-    outputs = outputs_of_stack(name, region)
-    if "WebhookKeys" not in outputs:
-        raise CannotChangeKeys(f"{name} is not a stack of this version of Tidemark: deploy it again first")
-    return outputs["TableName"], outputs["WebhookKeys"]
 
 
 def rotate(keys: signing_keys.SigningKeys, now_ms: int) -> None:

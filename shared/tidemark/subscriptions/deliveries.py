@@ -284,7 +284,7 @@ class Deliverer:
         if PROCESS.spans:
             call = PROCESS.spans.delivering(call, [stream_key_of(each.link.path) for each in streams])
         response = self.fairness.meanwhile(lambda: call(url, body, headers, timeout_seconds))
-        if not response.is_success:
+        if not 200 <= response.status < 300:
             raise DeliveryFailed(f"status {response.status}")
         return response.body
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.outbound.request import RequestBody, Url, is_public
 from tidemark.protocol.errors import WebhookUrlRejected
@@ -24,14 +23,9 @@ class DeliveryFailed(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookResponse:
+class WebhookResponse(NamedTuple):
     status: int
     body: bytes
-
-    @property
-    def is_success(self) -> bool:
-        return 200 <= self.status < 300
 
 
 def call_webhook(
