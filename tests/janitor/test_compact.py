@@ -25,7 +25,7 @@ from tidemark.log.records import Batch
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.errors import Conflict, Damaged, HistoryGone, Malformed, StorageUnavailable
+from tidemark.protocol.errors import Damaged, HistoryGone, Malformed, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import append
@@ -608,46 +608,10 @@ def of_rows(keys: str, compaction: Compaction = SLOWER, packing: Packing = scene
     return rows
 
 
-def all_is_read(
-    rows: Rows, key: StreamKey = scene.KEY, up_to: float = math.inf, stores: Stores | None = None
-) -> bool:
+def all_is_read(rows: Rows) -> bool:
     with suppress(Damaged):
-        return rows.state_read(stores, key) == rows.state(up_to)
+        return rows.state_read() == rows.state()
     return False
-
-
-def a_fork_that_is_made_during_a_pass_has_all() -> bool:
-    """The pass has its list of packs when the fork is made."""
-    rows = of_rows("abab")
-    fork_at, janitor = rows.log[1].end, rows.scene.process()
-    scene.before_the_next(janitor, "TransactWriteItems", lambda: rows.scene.fork(fork_at))
-    rows.wait(HOUR_MS)
-    sweep(janitor)
-    return all_is_read(rows, scene.FORK, fork_at)
-
-
-def a_fork_that_a_pass_overtakes_has_all() -> bool:
-    """The fork's creation has read the stream when the pass comes."""
-    rows = of_rows("abab")
-    fork_at, creator = rows.log[1].end, rows.scene.process()
-    rows.wait(HOUR_MS)
-    scene.before_the_next(creator, "TransactWriteItems", rows.sweep)
-    with suppress(Conflict):
-        create(creator, scene.FORK, create_request(None, fork=ForkPoint(scene.KEY, fork_at)))
-        return all_is_read(rows, scene.FORK, fork_at)
-    return True
-
-
-def a_reader_on_its_way_hears_of_a_deletion() -> bool:
-    """It has read a row whose deletion is old enough to go, and goes on behind the passes."""
-    rows = of_rows("abAc")
-    rows.wait(3 * DAY_MS)
-    seen = rows.log[1].end
-    reader = Reader(rows.scene.process(), seen, rows.now_ms, rows.state(seen))
-    rows.wait_and_sweep(4)
-    while not rows.read_page(reader):
-        pass
-    return reader.state == rows.state()
 
 
 def a_pack_takes_in_nothing_that_a_pass_replaces() -> bool:
@@ -686,14 +650,7 @@ def of_two_passes_at_once_one_goes_on() -> bool:
 
 
 @pytest.mark.parametrize(
-    "is_right",
-    [
-        a_fork_that_is_made_during_a_pass_has_all,
-        a_fork_that_a_pass_overtakes_has_all,
-        a_reader_on_its_way_hears_of_a_deletion,
-        a_pack_takes_in_nothing_that_a_pass_replaces,
-        of_two_passes_at_once_one_goes_on,
-    ],
+    "is_right", [a_pack_takes_in_nothing_that_a_pass_replaces, of_two_passes_at_once_one_goes_on]
 )
 def test_all_is_read_though(is_right: Callable[[], bool]) -> None:
     assert is_right()

@@ -1,7 +1,6 @@
 """Batches become a pack, and packs a larger one, while readers and writers go on: between any two calls, with
 steps that are killed, and by two janitors. `tests/mutations` takes out rules of docs/internals/packs.md."""
 
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -93,62 +92,6 @@ def test_a_janitor_may_be_killed_or_lose_a_reply_at_any_call(how: str, kind: str
         if len(calls) <= at:
             break
     assert at > 10
-
-
-def play(kind: str, seed: int) -> int:
-    """Two janitors, three readers, one of them of a fork, and a writer, all at once. Returns the number of
-    packs that were made, or taken in."""
-    chance = random.Random(seed)
-    scene = scenes.Scene(packing=scenes.PARTS if kind == "packs" else scenes.SMALL, chance=chance)
-    scene.words = chance
-    scene.append(40)
-    if kind == "packs":
-        assert scene.sweep_after().packed > 2
-        scene.append(20)
-    scene.pack_by(
-        replace(
-            scenes.ONE, pack_bytes=chance.choice((150, 200, 300) if kind == "packs" else (100, 300, 10**6))
-        )
-    )
-    scene.world.advance(HOUR_MS)
-    scene.fork(chance.choice(scene.ends))
-    before, packed = len(scene.data), []
-
-    def read_some() -> None:
-        stores = scene.process()
-        for _ in range(4):
-            start = chance.choice([end for end in scene.ends if end <= before])
-            data = scene.read_from(start, stores, small=chance.random() < 0.5)
-            # What is written meanwhile may be read before the writer says so.
-            assert data[: len(scene.data) - start] == scene.data[start : start + len(data)], start
-            assert len(data) >= before - start, start
-
-    def read_the_fork() -> None:
-        stores = scene.process()
-        base = load_head(stores, scenes.FORK).record.base
-        for _ in range(4):
-            start = chance.choice([end for end in scene.ends if end <= base])
-            assert read(stores, scenes.FORK, start).data == scene.data[start:base], start
-
-    janitors = [lambda: packed.append(sweep(scene.process()).packed)] * 2
-    for task in (*janitors, read_some, read_some, read_the_fork, lambda: scene.append(3)):
-        scene.world.scheduler.spawn(task)
-    scene.world.scheduler.run()
-    scene.sweep_after()
-    taken_in = len(scene.due("replaced"))
-    scene.check()
-    scene.wait_until_removed()
-    scene.check()
-    assert scene.world.bucket.objects.keys() == {pack.blob for pack in scene.packs()}, "nothing is left over"
-    return taken_in if kind == "packs" else sum(packed)
-
-
-SEEDS = range(40)
-
-
-@pytest.mark.parametrize("kind", SCENES)
-def test_janitors_readers_and_a_writer_at_once_lose_nothing(kind: str) -> None:
-    assert sum(play(kind, seed) for seed in SEEDS) >= len(SEEDS)
 
 
 def test_an_object_that_an_item_names_is_not_removed() -> None:

@@ -280,11 +280,11 @@ what has its bytes elsewhere is remembered for ever
     log.tails:RecentBatches._fresh caught by janitor/test_packs_interleaved.py::test_all_is_read_though
     self._clock_ms() - found[1] <= MAX_AGE_MS => True
 a pass goes on though a fork was made
-    log.packs:_move caught by janitor/test_compact.py::test_all_is_read_though
+    log.packs:_move caught by janitor/test_compacted_forks.py
     AllOf(condition, _is(schema.COMPACTED, record.compacted), NONE_LEFT)
         => AllOf(condition, _is(schema.COMPACTED, record.compacted))
 a deletion goes with what it deletes
-    protocol.compaction:Horizon.at caught by janitor/test_compact.py::test_all_is_read_though
+    protocol.compaction:Horizon.at caught by janitor/test_compact.py
     self.next_offset and now_ms >= self.next_ms => self.next_offset
 a stream gets no compaction from its bucket
     log.buckets:count_created caught by http/test_compaction.py
@@ -309,8 +309,7 @@ a message is superseded by an earlier one
     janitor.compact:_Pass._is_gone caught by janitor/test_compact.py
     self._last.get(digest, 0) > end => self._last.get(digest, 0) != end
 a janitor takes another's pack for its own
-    log.packs:commit_pack
-        caught by janitor/test_packs_interleaved.py::test_janitors_readers_and_a_writer_at_once_lose_nothing
+    log.packs:commit_pack caught by janitor/test_compact.py
     found is None or found.get(schema.BLOB) != item[schema.BLOB] => found is None
 mail is committed by the second batch, though the first one holds it
     log.combining:ChainEnd.is_open caught by log/test_combining.py
