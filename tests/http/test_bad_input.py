@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import CLOSE, JSON, Door
+from tests.http.asgi import CLOSE, JSON, TEXT, Door
 from tidemark.http.requests import MAX_BODY_BYTES
 
 COMPACT: Final = {"Stream-Compact": "last-by-key"}
@@ -78,7 +78,7 @@ APPENDS = cases(
     Case("no type"),
     Case("empty type", headers={"Content-Type": ""}),
     Case("type without subtype", headers={"Content-Type": "json"}),
-    Case("another type", headers={"Content-Type": "text/plain"}, status=409),
+    Case("another type", headers=TEXT, status=409),
     Case("the type's sibling", headers={"Content-Type": "application/ndjson"}, status=409),
     Case("no Producer-Id", headers=producer(Producer_Id=None)),
     Case("no Producer-Epoch", headers=producer(Producer_Epoch=None)),
@@ -131,7 +131,7 @@ CREATIONS = cases(
         for name, text in NUMBER.items()
     ),
     Case("unknown compaction", headers=JSON | {"Stream-Compact": "first-by-key"}),
-    Case("compaction of text", headers={"Content-Type": "text/plain"} | COMPACT),
+    Case("compaction of text", headers=TEXT | COMPACT),
     Case("compaction joined", headers=JSON | {"Stream-Compact": "last-by-key, last-by-key"}),
     Case("no pointer", headers=JSON | COMPACT | {"Stream-Compact-Key": "id"}),
     Case("pointers joined", headers=JSON | COMPACT | {"Stream-Compact-Key": "/a, /a"}),
@@ -215,49 +215,13 @@ def test_head_ignores_the_query(door: Door, stream: str) -> None:
         assert door.head(f"{stream}?{query}") == door.head(stream)
 
 
-# --- names --------------------------------------------------------------------------
-
-#: Every invalid name is in `protocol/test_stream_key.py`. The reserved ones are subscriptions' paths.
-BAD_NAMES = ["", "a//b", "a/../b", "%2e%2e/a", "a%2Fb", "a%00b", "%FF", "\udcff", "x" * 1001]
-BAD_NAMES.append("/".join("x" * 501))
-RESERVED = ["__ds/x", "%5F%5fds/x"]
-METHODS: dict[str, tuple[dict[str, str], bytes]] = {
-    **{method: ({"Content-Type": "text/plain"}, b"x") for method in ("PUT", "POST")},
-    **{method: ({}, b"") for method in ("GET", "HEAD", "DELETE")},
-}
-
-
-def test_an_invalid_stream_name_is_refused_before_any_storage_call(door: Door) -> None:
-    door.process.calls.taken()
-    for name in BAD_NAMES + RESERVED:
-        for method, (headers, body) in METHODS.items():
-            answer = door(method, f"/v1/stream/{name}", headers, body)
-            assert answer.status in ({404} if name in RESERVED else {400, 404}), (method, name)
-        for query in ("live=sse&offset=-1", "live=long-poll&offset=now"):
-            assert door.get(f"/v1/stream/{name}?{query}").status in {400, 404}, name
-    assert door.process.calls.taken() == {}
-
-
-@pytest.mark.parametrize(
-    "name", ["x" * 1000, "%C3%A9" * 500, "a/" * 499 + "bc"], ids=["ASCII", "UTF-8", "path"]
-)
-def test_the_longest_allowed_names_fit_every_key(door: Door, name: str) -> None:
-    """A stream with the longest names can be created, written, read and deleted: every key that holds them
-    fits DynamoDB's limit."""
-    path = f"/v1/stream/{name}"
-    assert door.put(path, JSON | {"Stream-TTL": "3600"}, b"1").status == 201
-    assert door.post(path, JSON | PRODUCER, b"2").status == 200
-    assert door.get(path).json == [1, 2]
-    assert door.delete(path).status == 204
-
-
 # --- methods, places ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "HEAD", "DELETE"])
 def test_a_missing_stream_gets_404_in_every_mode(door: Door, path: str, method: str) -> None:
     for query in ("", "?offset=-1&live=sse", "?offset=now&live=long-poll", "?offset=now"):
-        assert door(method, path + query, *METHODS[method]).status == 404
+        assert door(method, path + query, TEXT, b"x").status == 404
 
 
 @pytest.mark.parametrize("query", ["%6fffset=-1", "offset=-1&%63ursor=1", "offset=-1&%", "li%76e"])

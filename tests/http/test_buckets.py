@@ -1,7 +1,5 @@
 """Buckets over HTTP: every status of extensions §1, and other requests that a client may send."""
 
-from urllib.parse import quote
-
 import pytest
 
 from tests.http.asgi import TEXT, Door, Make
@@ -28,19 +26,6 @@ def test_a_bucket_is_created_described_and_deleted(door: Door, bucket: str) -> N
     gone = [door.get(bucket), door.delete(bucket), door.get(f"{bucket}/streams")]
     assert [answer.status for answer in gone] == [404] * 3
     assert door.put(bucket).status == 201
-
-
-def test_an_invalid_name_is_refused_before_any_storage_call(door: Door, bucket: str) -> None:
-    """Each is in `protocol/test_stream_key.py`. The same for every path below the bucket."""
-    door.process.calls.taken()
-    for place in ("/abc", "/" + "x" * 65, "/Tides", "/v2", "/tide%2Fs", "/tides%00"):
-        for path in (place, f"{place}/streams", f"{place}/a"):
-            for method in ("GET", "HEAD", "PUT", "DELETE"):
-                assert door(method, path).status == 400, (method, path)
-    for stream_id in ("", "a..b", "a%2Fb", "%00", quote("é" * 60)):
-        for rest in ("", "/bootstrap", "/snapshot", "/snapshot/0000000000000000"):
-            assert door.get(f"{bucket}/{stream_id}{rest}").status == 400, rest
-    assert door.process.calls.taken() == {}
 
 
 ALLOWED = {

@@ -1,4 +1,5 @@
-"""Which operation a path means, as it was sent, and which paths mean none."""
+"""Which operation a path means, as it was sent, and which paths mean none: no handler is called for
+those, and no storage. Every invalid name is in `protocol/test_stream_key.py`."""
 
 from typing import Any
 
@@ -11,7 +12,7 @@ from tidemark.protocol.errors import Malformed, RouteNotFound, StreamNotFound, S
 
 def find(path: str) -> tuple[str, list[str]]:
     """The path of the endpoint, and the names in it."""
-    scope: dict[str, Any] = {"type": "http", "path": path, "raw_path": path.encode()}
+    scope: dict[str, Any] = {"type": "http", "path": path, "raw_path": path.encode(errors="surrogateescape")}
     endpoint = application().look_up(scope).path
     if STREAM in scope and "path_params" not in scope:
         return endpoint, [scope[STREAM].stream_id]
@@ -61,8 +62,11 @@ def test_a_path_means_one_endpoint(path: str, endpoint: str, names: list[str]) -
         ("/tides/streams/snapshot", RouteNotFound), ("/v1/stream/__ds/nothing", SubscriptionNotFound),
         ("/v1/stream/__ds/subscriptions/", SubscriptionNotFound), ("/abc/a/b/c", Malformed),
         ("*", Malformed), ("", Malformed), ("/tides/%FF", Malformed), ("/tides/%", Malformed),
-        ("/v1/stream/a%2Fb", Malformed),
+        *((f"/v1/stream/{name}", Malformed) for name in ("a%2Fb", "%FF", "\udcff", "%2e%2e/a", "x" * 1001)),
         *((f"/v1/streams/{name}", Malformed) for name in ("a//b", "..", "", "a%2Fb")),
+        *((f"/{bucket}{rest}", Malformed) for bucket in ("abc", "Tides") for rest in ("", "/streams", "/a")),
+        *((f"/tides/{name}/bootstrap", Malformed) for name in ("", "a..b", "a%2Fb", "%00", "x" * 122)),
+        ("/tides/a..b/snapshot/1/upload", Malformed), ("/tides/a..b/snapshot", Malformed),
         ("/tides/a%2Fb", Malformed), ("/v1/stream/%5F_ds/a", StreamNotFound),
     ],
 )  # fmt: skip

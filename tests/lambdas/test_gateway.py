@@ -109,18 +109,6 @@ def test_an_http_api_refuses_names_it_cannot_pass(
     assert functions(function_url_event(http_event("GET", encoded))).body == b"kept"
 
 
-@pytest.mark.parametrize(
-    "raw_path", ["a/../b", "a//b", "a\0b", "", "x" * 1001, "__ds/subscriptions/x", "a%2Fb", "%2e%2e", "%FF"]
-)
-def test_an_invalid_name_in_raw_path_is_refused(functions: Functions, raw_path: str) -> None:
-    for method in ("PUT", "GET"):
-        event = http_event(method, "/v1/stream/x", headers=TEXT)
-        if "%" in raw_path:
-            event = function_url_event(event)
-        event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
-        assert functions(event).status in {400, 404}, method
-
-
 def test_every_response_body_is_base64(functions: Functions, path: str) -> None:
     """As text it would be escaped in JSON, up to six bytes for one (`test_size.py`)."""
     functions(http_event("PUT", path, headers=TEXT, body=b"a\xff"))

@@ -340,6 +340,9 @@ def test_the_longest_name_fits_a_key() -> None:
     key = StreamKey("v1", "é" * (MAX_STREAM_ID_BYTES // 2))
     assert len(schema.stream_key(key)["sk"]["S"].encode()) <= 1024
     assert len(schema.log_pk(key, "x" * 16).encode()) <= 2048
+    due = schema.due_key(Due(DueKind.EXPIRE, key, "x" * 16, 10**19, mark="x" * 16, offset=MAX_OFFSET))
+    assert len(due["sk"]["S"].encode()) <= 1024
+    assert len(schema.producer_key("x" * 16, "p" * 256)["sk"]["S"].encode()) <= 1024
     called = "/v1/stream/" + "%C3%A9" * (MAX_STREAM_ID_BYTES // 2)
     waiter = Waiter("x" * 16, "c" * 128, 1, called, 1)
     assert len(schema.waiter_key(waiter)["sk"]["S"].encode()) <= 1024
