@@ -25,9 +25,9 @@ from tests.infra.test_template import FUNCTIONS
 from tests.ports import free_port
 from tests.stack.engines import LocalServices
 from tests.support import TEXT, World, a_key
-from tests.waiting import PATIENCE_SECONDS, until
-from tests.wake.live_process import Function, read_until
-from tests.wake.support import make_prefix, make_queues, pumping
+from tests.waiting import until
+from tests.wake.live_process import Function
+from tests.wake.support import make_prefix, make_queues
 from tidemark.aws.clock import CLOCK
 
 pytestmark = pytest.mark.artifact
@@ -127,30 +127,12 @@ def start(services: LocalServices, world: World, tmp_path: Path) -> Iterator[Any
             function.queues.delete(url)
 
 
-def make_stream(world: World) -> tuple[Any, Any, str]:
-    writer, key = world.process(clock=CLOCK.now_ms), a_key("live")
-    writer.create(key, content_type=TEXT)
-    return writer, key, f"/v1/stream/{key.stream_id}?offset=-1&live=sse"
-
-
-def test_the_response_is_streamed_event_by_event(start: Any, world: World) -> None:
-    """The invocation goes on while its first events are with the client."""
-    function = start()
-    writer, key, target = make_stream(world)
-    with pumping(world, function.queues._prefix), function.invoke(target) as response:
-        assert response.status == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert response.headers["transfer-encoding"] == "chunked", "a length would mean a whole response"
-        read_until(response, b'"upToDate":true')
-        for number in range(3):
-            writer.append(key, b"message %d" % number, content_type=TEXT)
-            read_until(response, b"message %d" % number)
-
-
 def test_an_environment_that_was_frozen_goes_on(start: Any, world: World) -> None:
-    """Lambda stops the process between two invocations, for minutes; here by a signal."""
+    """Lambda stops the process between two invocations, for minutes; here by a signal. How responses are
+    streamed, and what is left at the end, is in `wake/test_live_function.py`: it is the same `run.sh`."""
     function = start(SSE_SECONDS="1")
-    _, _, target = make_stream(world)
+    world.process(clock=CLOCK.now_ms).create(key := a_key("live"), content_type=TEXT)
+    target = f"/v1/stream/{key.stream_id}?offset=-1&live=sse"
     for _ in range(2):
         with function.invoke(target) as response:
             assert response.read().endswith(b"\n\n")
@@ -160,18 +142,6 @@ def test_an_environment_that_was_frozen_goes_on(start: Any, world: World) -> Non
     with function.invoke(target) as response:
         assert response.status == 200
         assert response.read().endswith(b"\n\n")
-
-
-def test_it_ends_by_itself_when_it_is_told_to(start: Any, world: World) -> None:
-    """With an extension Lambda sends SIGTERM: the queue that a reader waited at is gone afterwards."""
-    function = start(SSE_SECONDS="1")
-    _, _, target = make_stream(world)
-    with function.invoke(target) as response:
-        response.read()
-    assert list(function.queues.all())
-    function.process.send_signal(signal.SIGTERM)
-    assert function.process.wait(PATIENCE_SECONDS) in {0, -signal.SIGTERM}
-    assert list(function.queues.all()) == []
 
 
 def test_the_start_script_finds_the_layer_where_lambda_puts_it() -> None:

@@ -60,16 +60,6 @@ def client(stack: Stack) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_bucket_and_its_snapshot(client: httpx.Client) -> None:
-    """The bucket surface is routed too."""
-    headers = {"Content-Type": "text/plain"}
-    assert client.put("/agents").status_code == 201
-    assert client.put("/agents/run", content=b"12345", headers=headers).status_code == 201
-    assert client.put("/agents/run/snapshot/" + f"{5:016d}", content=b"s", headers=headers).status_code == 204
-    assert client.get("/agents/run/snapshot", follow_redirects=True).content == b"s"
-    assert "run" in client.get("/agents/streams").text
-
-
 def test_a_webhook_is_called_by_https_alone(client: httpx.Client) -> None:
     """The first one makes the key that signs, which the stack keeps in SSM."""
 

@@ -1,7 +1,6 @@
 """The deployed template with tokens, and IAM enforced by the emulator, function by function."""
 
 import json
-import secrets
 import threading
 import time
 from collections import Counter
@@ -159,14 +158,6 @@ def test_queues_and_logs_are_encrypted_with_customers_key(emulator: Emulator, st
     groups = emulator.client("logs").describe_log_groups()["logGroups"]
     own = [each["kmsKeyId"] for each in groups if "kmsKeyId" in each]
     assert own == [key] * 10
-
-
-def test_a_large_body_needs_no_more_than_the_roles_have(client: httpx.Client) -> None:
-    body = secrets.token_bytes(100_000)
-    headers = {"Content-Type": "application/octet-stream"}
-    assert client.put("/v1/stream/bodies", headers=headers).status_code == 201
-    assert client.post("/v1/stream/bodies", content=body, headers=headers).status_code == 204
-    assert client.get("/v1/stream/bodies", params={"offset": "-1"}).content == body
 
 
 def waited(client: httpx.Client, name: str) -> tuple[httpx.Response, float]:

@@ -58,9 +58,3 @@ def test_no_header_gives_a_5xx(
 @pytest.mark.parametrize("changes", [{"headers": None}, {"headers": {}}, {"cookies": ["\ud800"]}])
 def test_events_without_headers_get_answers(functions: Functions, path: str, changes: dict[str, Any]) -> None:
     assert functions(http_event("GET", path) | changes).status == 404
-
-
-def test_an_ipv6_host_is_accepted(functions: Functions, path: str) -> None:
-    answer = functions(http_event("PUT", path, headers={"host": "[::1]:4437", "content-type": "text/plain"}))
-    assert answer.status == 201
-    assert (answer["location"] or "").endswith(path)
