@@ -29,6 +29,9 @@ def test_a_deflated_body_inflates_to_the_same_bytes_by_either_library(piece: byt
         assert len(deflated) < len(data)
         assert inflate(deflated, len(data)) == zlib.decompress(deflated, RAW) == data
         assert inflate(zlib.compress(data, 1, RAW), len(data)) == data
+        for size in (0, len(data) - 1, len(data) + 1):
+            with pytest.raises(ValueError, match="inflate"):
+                inflate(deflated, size)
 
 
 @pytest.mark.parametrize("size", [768, 1024, 4096, 4097, 10_240, INLINE_BYTES])
