@@ -9,7 +9,6 @@ import pytest
 from tests.answers import Answer
 from tests.http.asgi import READABLE, Door
 from tidemark.http.headers import REQUEST_HEADERS
-from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError
 
 # The harness checks the headers of every answer in every test; here only what is not tried elsewhere.
 
@@ -53,14 +52,9 @@ def test_a_page_that_writes_may_read_headers_and_others_get_no_list_of_them(door
         assert other["access-control-allow-origin"] == "*"
 
 
-class Broken:
+async def broken(*_: Any) -> Any:
     """Replaces every call to storage."""
-
-    def __init__(self, failure: Exception) -> None:
-        self._failure = failure
-
-    async def __call__(self, *_: Any) -> Any:
-        raise self._failure
+    raise RuntimeError("the secret of how we are made")
 
 
 REQUESTS = ["PUT", "POST", "GET", "GET ?offset=now", "GET ?offset=-1&live=sse", "HEAD", "DELETE"]
@@ -74,21 +68,15 @@ def ask(door: Door, path: str, request: str) -> Answer:
     return door(method, path + query)
 
 
-@pytest.mark.parametrize("failure", [Busy(), OutcomeUnknown(), RuntimeError("the secret of how we are made")])
-def test_an_error_of_storage_is_sent_with_retry_after_and_any_other_is_500(
-    door: Door, path: str, caplog: pytest.LogCaptureFixture, failure: Exception
+def test_a_bug_is_500_and_its_traceback_is_only_in_the_log(
+    door: Door, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client learns when it may try again. A traceback is only in the log, and the 500 has the form of
-    every other error."""
-    broken = Broken(failure)
+    """The 500 has the form of every other error; those of storage are in `faults/test_table_fails.py`."""
     other = door.with_backend(run=broken, append=broken)
     for request in REQUESTS:
         caplog.clear()
         answer = ask(other, path, request)
-        if isinstance(failure, ProtocolError):
-            assert (answer.status, int(answer["retry-after"] or 0) > 0) == (failure.status, True)
-        else:
-            assert answer.status == 500
-            assert b"secret" not in answer.body
-            assert b"Traceback" not in answer.body
-            assert any(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
+        assert answer.status == 500
+        assert b"secret" not in answer.body
+        assert b"Traceback" not in answer.body
+        assert any(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)

@@ -109,22 +109,6 @@ def test_head_and_refused_requests_do_not_renew_the_ttl(door: Door, make_stream:
     assert door.head(path).status == 404
 
 
-def test_a_read_in_one_process_renews_the_ttl_for_another_that_remembers_the_stream(
-    door: Door, server: Door, make_stream: Make, clock: Clock
-) -> None:
-    """What the other process remembers of the stream is older than that read."""
-    path = make_stream(body=b"a", Stream_TTL=str(TTL_SECONDS))
-    assert door.post(path, TEXT, b"b").status == 204
-    clock.advance(WINDOW_MS - 1)
-    assert server.get(path).body == b"ab"
-    clock.advance(WINDOW_MS - 1)
-    assert door.post(path, TEXT, b"c").status == 204
-    clock.advance(WINDOW_MS - 1)
-    assert server.get(path).body == b"abc"
-    clock.advance(WINDOW_MS + LATE_MS)
-    assert (door.head(path).status, server.head(path).status) == (404, 404)
-
-
 @pytest.mark.parametrize("live", ["", "&live=long-poll"])
 def test_caches_serve_no_stream_past_its_end(door: Door, make_stream: Make, clock: Clock, live: str) -> None:
     """Every number is in `protocol/test_caching.py`."""

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.asgi import CLOSE, JSON, PRODUCER, TEXT, Door, Make
-from tests.support import TEXT as TYPE
-from tests.support import Clock, World
-from tidemark.protocol.stream_key import StreamKey
+from tests.support import Clock
 from tidemark.service.append import INLINE_BYTES
 
 CREATE = {"Stream-Create": ""}
@@ -139,23 +137,6 @@ def test_a_first_append_is_a_read_and_a_conditional_write_and_no_more_later(door
     assert door.process.calls.taken() == {"GetItem": 1, "TransactWriteItems": 1}
     assert door.post(path, NEW | LATER, b"b").status == 200
     assert door.process.calls.taken() == {"PutItem": 1}
-
-
-def test_of_two_processes_one_creates_and_both_appends_are_in_the_log(
-    door: Door, world: World, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other process creates between this one's read and its write."""
-    send: Any = door.process.dynamodb.send
-    key, made = StreamKey("v1", path.removeprefix("/v1/stream/")), list[object]()
-
-    def overtaken(operation: str, *more: Any) -> Any:
-        if operation == "TransactWriteItems" and not made:
-            made.append(world.process().create_by_append(key, b"rival,", content_type=TYPE))
-        return send(operation, *more)
-
-    monkeypatch.setattr(door.process.dynamodb, "send", overtaken)
-    assert door.post(path, NEW | PRODUCER, b"own").status == 200
-    assert (made[0] is not None, door.get(path).body) == (True, b"rival,own")
 
 
 def test_many_first_appends_at_once_make_one_stream_with_all_of_them(door: Door, path: str) -> None:

@@ -1,12 +1,9 @@
 """Catch-up reads (§5.6), `offset=now` (§8), and what a cache may keep of them (§10)."""
 
-from functools import partial
-
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import CLOSE, JSON, TEXT, Door, Make
-from tidemark.log.read import read_page
+from tests.http.asgi import CLOSE, JSON, Door, Make
 
 pytestmark = pytest.mark.each_way
 
@@ -173,20 +170,6 @@ def test_pages_together_are_the_whole_stream(door: Door, make_stream: Make, clos
     assert read == [item for n in range(6) for item in (n, f"{n}{n}")]
     assert [page["cache-control"] for page in pages] == [REVALIDATED] + [SHARED] * (len(pages) - 1)
     assert pages[-1].next_offset == door.head(path).next_offset
-
-
-def test_a_page_that_does_not_reach_the_tail_says_so(
-    door: Door, make_stream: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It can begin inside a batch, and end before the closing batch."""
-    path = make_stream(body=b"0123456789")
-    door.post(path, TEXT, b"abc")
-    door.post(path, TEXT | CLOSE, b"def")
-    monkeypatch.setattr("tidemark.service.read.read_page", partial(read_page, limit_bytes=5))
-    page = door.get(f"{path}?offset={8:016d}")
-    assert (page.body, state(page)) == (b"89abc", (None, None))
-    end = door.get(f"{path}?offset={page.next_offset}")
-    assert (end.body, state(end)) == (b"def", ("true", "true"))
 
 
 # --- If-None-Match ------------------------------------------------------------------
