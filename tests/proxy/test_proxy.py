@@ -90,17 +90,6 @@ def test_an_answer_is_read_while_it_comes_and_can_be_stopped(client: Client) -> 
     assert client.upstream.was_left.wait(PATIENCE_SECONDS), "the upstream goes on for nobody"
 
 
-def test_deleting_stops_the_upstream(client: Client) -> None:
-    client.upstream.behave = never_ends
-    location = client.ask().headers["Location"]
-    client.upstream.go_on.set()
-    path = httpx.URL(location).path
-    for _ in range(2):
-        assert client.http.delete(path, headers=client.token()).status_code == 204
-    assert client.http.get(location).status_code == 404
-    assert client.upstream.was_left.wait(PATIENCE_SECONDS)
-
-
 def cut(handler: UpstreamHandler) -> None:
     handler.start(content_length="1000")
     handler.wfile.write(b"begun")
