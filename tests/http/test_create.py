@@ -32,11 +32,7 @@ COMPACT = JSON | {"Stream-Compact": "last-by-key"}
     ("first", "second", "status"),
     [
         (JSON, {}, 409),
-        (JSON, TEXT, 409),
         (JSON, JSON | CLOSE, 409),
-        (JSON, JSON | {"Stream-TTL": "60"}, 409),
-        (TEXT, {"Content-Type": "TEXT/plain; charset=utf-8"}, 200),
-        (TEXT | {"Stream-TTL": "60"}, TEXT | {"Stream-TTL": "60"}, 200),
         (TEXT | {"Stream-Expires-At": "2040-01-01T00:00:00Z"}, TEXT | {"Stream-TTL": "60"}, 409),
         (TEXT | {"Stream-Retain-Seconds": "60"}, TEXT | {"Stream-Retain-Seconds": "60"}, 200),
         (TEXT | {"Stream-Retain-Seconds": "60"}, TEXT, 409),
