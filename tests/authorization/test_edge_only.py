@@ -189,18 +189,6 @@ def test_a_token_needs_the_right_for_the_path_that_the_edge_sends(way: Way, name
     assert through_the_edge(way, "GET", path, other).status in {403, 404}
 
 
-def test_without_the_edge_a_name_that_a_gateway_cannot_pass_on_is_refused(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """All but one: of `%3Fb` an HTTP API leaves nothing that its function could see (docs/behaviour.md)."""
-    monkeypatch.setenv("EDGE_SECRET", "")
-    path = f"/v1/stream/{name}/x"
-    with WAYS["HTTP API"](Settings.from_environment(os.environ)) as way:
-        for tail in ("%2525", "%253Fb", "a%zz", "%25", "%FF"):
-            assert way("PUT", path + tail, bearer(ADMIN) | TEXT).status == 400, tail
-        assert way("PUT", f"{path}%3Fb", bearer(ADMIN) | TEXT).headers["location"].endswith("/x")
-
-
 def test_a_path_that_is_not_utf8_gets_403_without_the_origin_secret(environment: dict[str, str]) -> None:
     """Such bytes reach the application if a gateway passes the path on as it is."""
     broken = "/v1/stream/\udcff\udcfe"

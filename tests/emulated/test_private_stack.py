@@ -117,20 +117,6 @@ def test_a_flood_of_the_writers_url_stops_no_append_by_the_api(
     assert client.get("/v1/stream/flooded", params={"offset": "-1"}).content == b"y" * 30
 
 
-def test_the_writers_url_takes_a_token_as_the_api_does(
-    emulator: Emulator, stack: Stack, client: httpx.Client, token: Callable[[str], str]
-) -> None:
-    """The emulator answers for it by its host name, at its own address."""
-    host = httpx.URL(stack.outputs["WriterUrl"]).host
-    for given, status in (("none", 401), (token("read:v1"), 403), (token("write:v1"), 204)):
-        assert client.put("/v1/stream/mine").status_code in (200, 201)
-        headers = {"Host": host, "Authorization": f"Bearer {given}", "Content-Type": "text/plain"}
-        url = f"{emulator.endpoint}/v1/stream/mine"
-        answer = httpx.post(url, content=b"x", headers=headers, timeout=90, trust_env=False)
-        assert answer.status_code == status, answer.text
-    assert client.get("/v1/stream/mine", params={"offset": "-1"}).content == b"x"
-
-
 def test_smoke_passes_with_a_token(
     stack: Stack, token: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,8 @@ from botocore.exceptions import EndpointConnectionError
 from tests.faults.aws import Breakable, raises
 from tests.lambdas.functions import Functions, http_event, load_event
 from tests.stack.engines import LocalServices
-from tests.support import TEXT, Process, World, a_key
+from tests.support import Process, World, a_key
 from tests.waiting import PATIENCE_SECONDS, until
-from tests.wake.live_process import running
 from tests.wake.support import make_prefix
 from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
@@ -70,19 +69,6 @@ def test_the_janitor_fails_without_sqs_and_works_with_it_again(functions: Functi
     with sqs.failing(NO_CONNECTION), pytest.raises(Exception, match="connect"):
         functions.invoke("janitor", load_event("janitor-schedule"))
     assert "queues" in functions.invoke("janitor", load_event("janitor-schedule"))
-
-
-def test_event_streams_go_on_without_sqs(world: World, process: Process) -> None:
-    """The live function's own process, to which nobody answers at SQS's address."""
-    key, deaf = a_key(), {"AWS_ENDPOINT_URL_SQS": "http://127.0.0.1:1"}
-    process.create(key, content_type=TEXT)
-    path = f"/v1/stream/{key.stream_id}?offset=-1&live=sse"
-    with running(world, variables=deaf) as function, function.get(path) as response:
-        received = b""
-        for number in range(3):
-            process.append(key, b"message %d" % number, content_type=TEXT)
-            while b"message %d" % number not in received:
-                received += response.read1()
 
 
 def test_calls_to_an_aws_that_does_not_answer_end_in_time(services: LocalServices) -> None:
