@@ -1,6 +1,7 @@
 """A bucket in memory, and the reader of it: streams of messages of ten bytes that come and go."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ class Bucket:
     """As the table tells of it, or, `over_http`, as a server does that tells no incarnations."""
 
     def __init__(self, *, over_http: bool = False, clock_ms: Callable[[], int] = lambda: 0) -> None:
-        self.lost: dict[tuple[str, str], int] = {}
+        self.lost = Counter[tuple[str, str]]()
         self.streams: dict[str, Stream] = {}
         self._over_http = over_http
         self.beginning = BEGINNING if over_http else f"{0:016}"

@@ -96,4 +96,4 @@ def test_a_server_without_bulk_reads_is_asked_once() -> None:
         parts = [type(part)(**{**vars(part), "size": 1})] * 3
         for _ in range(2):
             assert [row["value"] for row in together(reader, parts, "stream,value")] == [b"1"] * 3
-        assert not reader._bulk.is_offered  # type: ignore[attr-defined]
+        assert not reader._bulk._is_offered  # type: ignore[attr-defined]

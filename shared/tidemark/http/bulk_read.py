@@ -34,6 +34,7 @@ ANSWER_BYTES: Final = 4 * 1024 * 1024
 _EACH_BYTES: Final = 256 * 1024
 #: Pages that are in memory at once, beside the response. Other requests have their turn in between.
 _AT_ONCE: Final = 16
+_NEEDS_TOKEN: Final = errors.Unauthorized("A bearer token is needed", token_given=False)
 
 
 class AskedRead(BaseModel):
@@ -83,11 +84,7 @@ async def read_many(
     """Read a page of each of many streams, of up to 256 KB, in a response of up to 4 MB."""
     reads = [(parse_stream_parameter(each.stream), parse_page_start(each.offset)) for each in asked.reads]
     pages, size, has_token = list[bytes](), 0, HAS_TOKEN in request.scope
-    refusal = (
-        errors.StreamNotFound()
-        if has_token
-        else errors.Unauthorized("A bearer token is needed", token_given=False)
-    )
+    refusal = errors.StreamNotFound() if has_token else _NEEDS_TOKEN
     for begin in range(0, len(reads), _AT_ONCE):
         some = reads[begin : begin + _AT_ONCE]
         allowed = [each for each in some if access.may_read(each[0])]

@@ -51,11 +51,13 @@ class StreamTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TrafficSnapshot:
-    """The busiest streams first. `left_out` counts requests to streams beyond the first `MAX_STREAMS`."""
+    """The busiest streams first. `left_out` counts requests to streams beyond the first `MAX_STREAMS`.
+    `written` has the streams that were written last, the latest first, and the seconds since."""
 
     seconds: float
     streams: list[tuple[StreamKey, StreamTraffic]]
     left_out: int
+    written: list[tuple[StreamKey, float]]
 
 
 class Traffic:
@@ -84,11 +86,6 @@ class Traffic:
     def deleted(self, key: StreamKey) -> None:
         self._written.pop(key, None)
 
-    def written(self, limit: int) -> list[tuple[StreamKey, float]]:
-        """The streams that this process wrote last, the latest first, and the seconds since."""
-        now = self._clock()
-        return [(key, now - at) for key, at in islice(reversed(self._written.items()), limit)]
-
     def read(self, key: StreamKey) -> None:
         self.reads += 1
         self._of(key).reads += 1
@@ -113,7 +110,8 @@ class Traffic:
                 shown.failures += counted.failures
         busiest = sorted(total.items(), key=lambda each: -each[1].appends - each[1].reads - each[1].failures)
         left_out = self._left_out_before + self._left_out
-        return TrafficSnapshot(now - self._before_began, busiest[:limit], left_out)
+        written = [(key, now - at) for key, at in islice(reversed(self._written.items()), limit)]
+        return TrafficSnapshot(now - self._before_began, busiest[:limit], left_out, written)
 
     def _of(self, key: StreamKey) -> StreamTraffic:
         self._turn()
@@ -269,10 +267,10 @@ async def traffic(request: Request) -> dict[str, Any]:
     ]
     written = [
         {"bucket_id": key.bucket, "stream_id": key.stream_id, "seconds_ago": round(seconds, 3)}
-        for key, seconds in rates_of(request).traffic.written(_SHOWN)
+        for key, seconds in found.written
     ]
-    seconds = round(found.seconds, 3)
-    return {"seconds": seconds, "streams": streams, "left_out": found.left_out, "written": written}
+    seconds, left_out = round(found.seconds, 3), found.left_out
+    return {"seconds": seconds, "streams": streams, "left_out": left_out, "written": written}
 
 
 async def rates(request: Request) -> dict[str, list[int]]:

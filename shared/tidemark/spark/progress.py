@@ -81,12 +81,8 @@ def encode_offset(progress: Progress) -> Offset:
 
 
 def decode_offset(offset: Mapping[str, Any]) -> Progress:
-    """Decode a stored offset. Raises InvalidOptions for a checkpoint that used offsetsDir."""
-    beside = offset.get(BESIDE, {})
-    if isinstance(beside, list):
-        raise InvalidOptions(["the checkpoint was written with offsetsDir, which is gone: begin a new one"])
     named = {name: Position.decode(value) for name, value in offset.items() if name != BESIDE}
-    return Progress(named, beside)
+    return Progress(named, offset.get(BESIDE, {}))
 
 
 def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progress:

@@ -15,6 +15,7 @@ but the stream's item has the end of its packs.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -99,7 +100,7 @@ class DynamoDBReader:
         self._tails: dict[str, _KnownTail] = {}
         #: The forks, which inherit messages from other logs. All other streams in `_tails` have one log.
         self._forks: dict[str, StreamRecord] = {}
-        self.lost: dict[tuple[str, str], int] = {}
+        self.lost = Counter[tuple[str, str]]()
 
     def now_ms(self) -> int:
         return self._clock_ms()
@@ -370,8 +371,7 @@ class DynamoDBReader:
             if partition.fail_on_data_loss:
                 lost = f"{render_offset(begin)} to {render_offset(end)} is not there any more"
                 raise DataLoss(partition.name, lost)
-            key = partition.name, partition.incarnation
-            self.lost[key] = self.lost.get(key, 0) + min(end, high) - begin
+            self.lost[partition.name, partition.incarnation] += min(end, high) - begin
 
         span, low, high = partition.span, int(partition.start), int(partition.end)
         assert span is not None, "planned by this reader"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,7 +30,7 @@ from tidemark.spark.http_client import HttpClient, HttpFault, RetryableHttpFault
 from tidemark.spark.options import ConnectionOptions, InvalidOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers import port
-from tidemark.spark.readers.http_bulk import TOGETHER_BYTES, BulkReads
+from tidemark.spark.readers.http_bulk import BulkReads
 from tidemark.spark.readers.http_page import (
     HttpPage,
     PagePlaces,
@@ -59,12 +60,11 @@ class HttpReader:
         self._connection = connection
         self._client = HttpClient(connection)
         self._bulk = BulkReads(connection, self._client)
-        #: The heads in the last listing, and the creation times of streams whose entry has no head.
+        #: The heads in the last listing.
         self._listed: dict[str, port.Head] = {}
-        self._created_ms: dict[str, int] = {}
         #: Whether `/v1/times` may have the places of messages; False after a refusal.
         self._tells_places = True
-        self.lost: dict[tuple[str, str], int] = {}
+        self.lost = Counter[tuple[str, str]]()
 
     def now_ms(self) -> int:
         return self._client.now_ms()
@@ -88,7 +88,6 @@ class HttpReader:
                     found.append(name)
                     if head := head_in(each):
                         self._listed[name] = head
-                    self._created_ms[name] = each.get("created_at_ms") or 0
             if not listed.get("has_more"):
                 return found
             after = f"?limit=1000&after={quote(listed['next_cursor'], safe='')}"
@@ -127,8 +126,7 @@ class HttpReader:
         snapshot = response.headers.get("Stream-Snapshot-Offset", port.BEGINNING)
         earliest = response.headers.get("Stream-Retained-Offset", snapshot)
         begin = port.Position(earliest, incarnation, content_type)
-        tail_position = replace(begin, offset=tail, closed=closed)
-        return port.Head(name, begin, tail_position, self._created_ms.get(name, 0))
+        return port.Head(name, begin, replace(begin, offset=tail, closed=closed))
 
     def _read_tail(self, name: str, tail: str, *, closed: bool) -> tuple[str, str, bool]:
         """Read tail, incarnation and closure, for servers whose HEAD lacks the incarnation. One response has
@@ -229,17 +227,11 @@ class HttpReader:
         self, partitions: Sequence[port.StreamPartition], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Read small streams together, if the server has bulk reads."""
-        small = [part for part in partitions if self._bulk.is_offered and 0 < part.size <= TOGETHER_BYTES]
-        alone = [
-            part for part in partitions if not (self._bulk.is_offered and 0 < part.size <= TOGETHER_BYTES)
-        ]
-        for each in self._bulk.read(small, columns):
+        for each in self._bulk.read(partitions, columns):
             if isinstance(each, port.StreamPartition):
-                alone.append(each)
+                yield from self.read(each, columns)
             else:
                 yield each
-        for part in alone:
-            yield from self.read(part, columns)
 
     def read(
         self, partition: port.StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
@@ -282,8 +274,7 @@ class HttpReader:
 
     def _pass_over(self, partition: port.StreamPartition, start: str, end: str) -> None:
         if start != end:
-            key = partition.name, partition.incarnation
-            self.lost[key] = self.lost.get(key, 0) + (port.bytes_between(start, end) or 0)
+            self.lost[partition.name, partition.incarnation] += port.bytes_between(start, end) or 0
 
     def _places(self, partition: port.StreamPartition, page: HttpPage, end: str) -> PagePlaces | None:
         """Return the places of the page's messages; None if the server's offsets are opaque. Raises

@@ -25,7 +25,7 @@ from tidemark.spark.readers.port import StreamPartition, place_of
 
 _MOST_READS: Final = 1000
 #: The size of a stream that is read together with others: all its messages are in one page.
-TOGETHER_BYTES: Final = 256 * 1024
+_TOGETHER_BYTES: Final = 256 * 1024
 
 
 class _Times(msgspec.Struct):
@@ -58,31 +58,23 @@ class BulkReads:
     def __init__(self, connection: ConnectionOptions, client: HttpClient) -> None:
         self._connection, self._client = connection, client
         #: Whether the server has bulk reads; False after a refusal.
-        self.is_offered = True
+        self._is_offered = True
 
     def read(
         self, parts: Sequence[StreamPartition], columns: Sequence[str]
     ) -> Iterator[StreamPartition | pa.RecordBatch]:
         """Yield the rows of many streams in each batch, and the partitions that must be read by
         themselves."""
-        left = list(parts)
-        while left:
-            pages = self._ask(left[:_MOST_READS]) if self.is_offered else []
-            if not pages:
-                yield from left
-                return
+        left = [part for part in parts if 0 < part.size <= _TOGETHER_BYTES]
+        yield from (part for part in parts if not 0 < part.size <= _TOGETHER_BYTES)
+        while pages := self._ask(left[:_MOST_READS]) if left and self._is_offered else []:
             asked, left = left[: len(pages)], left[len(pages) :]
-            found = list[_Found]()
-            for part, page in zip(asked, pages, strict=True):
-                messages = messages_of(part, page)
-                if messages is None:
-                    yield part
-                else:
-                    found.append((part, messages, page))
-            for is_json in (True, False):
-                alike = [each for each in found if (each[2].messages is not None) == is_json]
-                if alike:
-                    yield rows_of_pages(self._connection.bucket, columns, alike)
+            found = [(part, messages_of(part, page), page) for part, page in zip(asked, pages, strict=True)]
+            yield from (part for part, messages, _ in found if messages is None)
+            together = [(part, messages, page) for part, messages, page in found if messages is not None]
+            if together:
+                yield rows_of_pages(self._connection.bucket, columns, together)
+        yield from left
 
     def _ask(self, parts: Sequence[StreamPartition]) -> list[_Page]:
         """Return the pages of the first partitions; none if the server has no bulk reads."""
@@ -93,7 +85,7 @@ class BulkReads:
         try:
             return _decoder.decode(self._client.request("POST", url, headers=kind, body=body).data).pages
         except HttpFault:
-            self.is_offered = False  # A read by itself repeats the request, and explains the error.
+            self._is_offered = False  # A read by itself repeats the request, and explains the error.
         except msgspec.DecodeError:
             pass  # A message has a lone surrogate escape (`protocol/json_text.py`).
         return []
@@ -123,11 +115,11 @@ def _appends(body: bytes, times: _Times | None, low: int) -> list[bytes]:
 
 
 def rows_of_pages(bucket: str, columns: Sequence[str], found: Sequence[_Found]) -> pa.RecordBatch:
-    """Return the rows of several streams, all of JSON or none, stream after stream."""
+    """Return the rows of several streams, stream after stream."""
     parts, counts = [part for part, _, _ in found], [len(messages) for _, messages, _ in found]
     values = list(chain.from_iterable(messages for _, messages, _ in found))
-    is_json = found[0][2].messages is not None
-    sizes = np.fromiter(map(len, values), np.int64, len(values)) + int(is_json)
+    commas = np.repeat([page.messages is not None for _, _, page in found], counts)
+    sizes = np.fromiter(map(len, values), np.int64, len(values)) + commas
     firsts, ends = np.cumsum([0, *counts])[:-1], np.cumsum(sizes)
     starts = np.array([place_of(part.start) for part in parts], np.int64)
     ends += np.repeat(starts - (ends - sizes)[firsts], counts)
@@ -139,9 +131,10 @@ def rows_of_pages(bucket: str, columns: Sequence[str], found: Sequence[_Found]) 
         "offset": offset_column(ends - sizes),
         "end_offset": offset_column(ends),
         "value": pa.array(values, pa.binary()),
+        **json_arrays(
+            columns, [value if comma else b"null" for value, comma in zip(values, commas, strict=True)]
+        ),
     }
-    if is_json:
-        arrays |= json_arrays(columns, values)
     if "timestamp" in columns:
         each = (page.times for _, _, page in found)
         times = [np.repeat(np.array(known.times_ms, np.int64), known.messages) for known in each if known]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -149,7 +150,7 @@ class Reader(Protocol):
     that reads without failOnDataLoss have passed over, by stream and incarnation; 0 if offsets are opaque."""
 
     beginning: str
-    lost: dict[tuple[str, str], int]
+    lost: Counter[tuple[str, str]]
 
     def now_ms(self) -> int:
         """Return the time by the clock of the server or of storage, or a little earlier, in ms since 1970; 0
