@@ -1,8 +1,9 @@
 """Print the lag of consumers and of the archive's table in each stream.
 
 A consumer is a streaming query, given as NAME=CHECKPOINT. Its lag is the number of bytes in a stream that it
-has not read yet; with --iceberg `lag_lake` is the lag of the archive. `bytes` is the size of the retained
-messages. The job reads no messages; for rates and sizes of messages query the table.
+has not read yet; with --iceberg `lag_lake` is the lag of the archive, and the summary counts the data files
+that no snapshot names, as of killed or running archives. `bytes` is the size of the retained messages. The job
+reads no messages; for rates and sizes of messages query the table.
 
     spark-submit pipeline/stats.py --pattern '.*' --consumer invoices=s3a://queries/invoices \\
         --iceberg lake.messages --catalog-property type=glue
@@ -54,12 +55,16 @@ def parser() -> argparse.ArgumentParser:
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     consumers: dict[str, Any] = dict(consumers_progress(spark, given))
+    summary: dict[str, int] = {}
     options = parse_read_options(source_options(given), streaming=False)
     reader, bucket = connect(options.connection), options.connection.bucket
     if given.iceberg:
         from tidemark.spark.lake import reaches_in
 
-        consumers["lake"] = LakeProgress(reaches_in(open_lake(given).load(), bucket))
+        lake = open_lake(given)
+        consumers["lake"] = LakeProgress(reaches_in(lake.load(), bucket))
+        orphans = orphans_in(lake)
+        summary = {"orphan_files": len(orphans), "orphan_bytes": sum(orphans.values())}
     heads = load_heads(options, reader)
     require_all(options, reader, heads)
     table = [
@@ -72,7 +77,7 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if given.out:
         schema = ", ".join(["stream STRING", *(f"`{name}` BIGINT" for name in columns[1:])])
         spark.createDataFrame(table, schema).coalesce(1).write.mode("overwrite").json(given.out)
-    job.finish(streams=len(table))
+    job.finish(streams=len(table), **summary)
 
 
 def consumers_progress(spark: Any, given: argparse.Namespace) -> list[tuple[str, Progress]]:
@@ -93,6 +98,17 @@ def taken_progress(spark: Any, checkpoint: str) -> Progress:
     # The file has a version, the query's metadata, then a line for each source.
     lines = spark.sparkContext.textFile(f"{checkpoint}/offsets/{max(done)}").collect()
     return decode_offset(json.loads(lines[2]))
+
+
+def orphans_in(lake: Any) -> dict[str, int]:
+    """Return the size of each data file that no snapshot names, by URI."""
+    from pyarrow.fs import FileSelector
+
+    place, named = lake.place(), lake.load().inspect.all_files()["file_path"].to_pylist()
+    directory, uri = (each.rpartition("/")[0] for each in (place.path, place.uri))
+    found = place.system.get_file_info(FileSelector(directory, allow_not_found=True, recursive=True))
+    sizes = {uri + file.path.removeprefix(directory): file.size for file in found if file.is_file}
+    return {name: sizes[name] for name in sizes.keys() - set(named)}
 
 
 class LakeProgress:

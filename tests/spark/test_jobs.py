@@ -132,7 +132,8 @@ def test_a_csv_is_read_by_sparks_options_and_null_stays(jobs: Jobs, streams: Str
 def test_stats_say_how_many_bytes_of_each_stream_a_consumer_and_the_table_do_not_have(
     spark: Any, jobs: Jobs, streams: Streams, tmp_path: Path
 ) -> None:
-    """Of one that was created again, and of one that is new, they have nothing."""
+    """Of one that was created again, and of one that is new, they have nothing. A killed archive left a
+    file."""
     lake, both = Lake(tmp_path / "lake"), [*jobs.where, "--pattern", f"{streams.name}-."]
     streams.fill(b"four", suffix="-a")
     streams.fill(b"other", suffix="-b")
@@ -145,8 +146,10 @@ def test_stats_say_how_many_bytes_of_each_stream_a_consumer_and_the_table_do_not
     streams.delete("-b")
     streams.fill(b"another", suffix="-b")
     streams.fill(b"new", suffix="-c")
+    (lake.directory / "data" / "left.parquet").write_bytes(b"seven..")
     consumer = ["--consumer", f"query={tmp_path / 'c'}", "--out", str(tmp_path / "out")]
     said = [line.split() for line in jobs.run("stats", *both, *lake.given, *consumer).splitlines()]
+    assert said[4][1:4] == ["streams=3", "orphan_files=1", "orphan_bytes=7"]
     assert said[:4] == [
         ["stream", "bytes", "lag_query", "lag_lake"],
         [f"{streams.name}-a", "9", "5", "5"],
