@@ -2,8 +2,8 @@
 
 A consumer is a streaming query, given as NAME=CHECKPOINT. Its lag is the number of bytes in a stream that it
 has not read yet; with --iceberg `lag_lake` is the lag of the archive, and the summary counts the data files
-that no snapshot names, as of killed or running archives. `bytes` is the size of the retained messages. The job
-reads no messages; for rates and sizes of messages query the table.
+that no snapshot names, as of a killed or running archive. `bytes` is the size of the retained messages. The
+job reads no messages; for rates and sizes of messages query the table.
 
     spark-submit pipeline/stats.py --pattern '.*' --consumer invoices=s3a://queries/invoices \\
         --iceberg lake.messages --catalog-property type=glue

@@ -26,6 +26,7 @@ FILE_BYTES: Final = 256 * 1024 * 1024
 #: Options of the data source that the archive sets.
 _OWN: Final = ("columns", "between", "maxBytesPerTrigger")
 
+Heads = Mapping[str, port.Head]
 _Pack = tuple[port.StreamPartition, ...]
 WritePacks = Callable[[Callable[[_Pack], FilesWritten], Sequence[_Pack]], Iterable[FilesWritten]]
 """Like `map`: the results of a function for each pack, in order, from this process or from Spark's tasks."""
@@ -64,7 +65,7 @@ class Archive:
         while (batch := self._next_batch(heads)) is not None:
             self._take(batch)
 
-    def _ask_times(self, heads: Mapping[str, port.Head]) -> None:
+    def _ask_times(self, heads: Heads) -> None:
         """Load timestamps over HTTP if the server has them, unless the user has set `includeTimestamps`: the
         table is partitioned by time, and times cannot be added later."""
         if not heads or not self._decides_times:
@@ -78,7 +79,7 @@ class Archive:
             columns = dict.fromkeys([*self._options.columns, "timestamp"])
             self._options = replace(self._options, columns=tuple(columns), include_timestamps=True)
 
-    def _next_batch(self, heads: Mapping[str, port.Head]) -> ArchiveBatch | None:
+    def _next_batch(self, heads: Heads) -> ArchiveBatch | None:
         """Plan a batch of messages up to `heads` that the table lacks. Returns None if the table has all.
         Raises DataLoss."""
         options, bucket = self._options, self._options.connection.bucket

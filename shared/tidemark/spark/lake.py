@@ -1,8 +1,7 @@
 """The archive as an Iceberg table: tasks write Parquet files, and the driver commits them with pyiceberg.
 
-No jar is needed. A batch of the archive is one snapshot. Files left by a crash are in no snapshot.
-
-The table is partitioned by bucket and day. Files have the table's field ids; files of older releases, which
+A batch of the archive is one snapshot, without a jar. Files left by a crash are in no snapshot. The table is
+partitioned by bucket and day. Files have the table's field ids; files of older releases, which
 have none, are read by the table's name mapping. The driver opens no file: tasks return the statistics. A file
 has the rows of adjacent streams, each in order, so statistics of files and row groups find a stream's rows.
 """
@@ -76,10 +75,10 @@ class LakeTable:
         try:
             return self._catalog.load_table(self._identifier)
         except NoSuchTableError as fault:
-            raise NoLakeTable(
-                f"tidemark: the catalog {self._name} has no table {self._identifier} (a catalog of type=sql "
-                "has only the tables that were made under its own name)"
-            ) from fault
+            what = (
+                f"tidemark: the catalog {self._name} has no table {self._identifier} (a catalog of type=sql"
+            )
+            raise NoLakeTable(f"{what} has only the tables that were made under its own name)") from fault
 
     def ensure(self) -> None:
         """Create the table if it is missing, and add columns that it lacks. Raises NoLakeTable if the archive
@@ -224,9 +223,11 @@ def partition_of(table: Table, bucket: str, day: int | None) -> Record:
         elif source == "time" and str(transform) in ("year", "month", "day"):
             values.append(transform.transform(types.DateType())(day))
         else:
-            what = f"is partitioned by {field.name}, {transform} of {source}, but a file of the archive has"
+            what = (
+                f"tidemark: {'.'.join(table.name())} is partitioned by {field.name}, {transform} of {source}"
+            )
             right = "one bucket and one day: partition by bucket, and by year, month or day of time"
-            raise NoLakeTable(f"tidemark: {'.'.join(table.name())} {what} {right}")
+            raise NoLakeTable(f"{what}, but a file of the archive has {right}")
     return Record(*values)
 
 
@@ -260,7 +261,6 @@ def _expire(table: Table) -> None:
         return
     before = _metadata_of(table)
     table.maintenance.expire_snapshots().by_ids(list(old)).commit()
-    # A catalog may ignore the request to expire.
     for path in before - _metadata_of(table):
         table.io.delete(path)
 

@@ -24,6 +24,7 @@ from tidemark.spark.readers.port import StreamPartition
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
+Parts = Sequence[StreamPartition]
 #: The columns of the table with their Spark types. Add new columns at the end: the next archive run adds them
 #: to an older table, whose old rows have null there.
 LAKE_COLUMNS: Final = {
@@ -139,9 +140,7 @@ class _File:
         return WrittenFile(self._uri, self._day, size, self._footers[0])
 
 
-def write_partitions(
-    options: ReadOptions, place: FilesPlace, parts: Sequence[StreamPartition]
-) -> FilesWritten:
+def write_partitions(options: ReadOptions, place: FilesPlace, parts: Parts) -> FilesWritten:
     """Read the partitions and write their rows. Raises DataLoss."""
     reader = connect(options.connection)
     files = write_files(reader.read_all(parts, options.columns), place)

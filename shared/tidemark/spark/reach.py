@@ -92,10 +92,7 @@ def table_ends(
     # Living streams come last, so that they replace earlier streams of the same name.
     following = left | {key: known[key] for key in living if key in known}
     ends = {key[1]: Position(reach.last, key[2], closed=reach.closed) for key, reach in following.items()}
-    gone = {
-        key: msgspec.structs.replace(reach, gone=True) for key, reach in left.items() if key not in living
-    }
-    return ends, gone
+    return ends, {key: msgspec.structs.replace(left[key], gone=True) for key in left.keys() - living}
 
 
 def write_reach(table: Table, place: str, snapshot_id: int, reaches: Reaches) -> statistics.StatisticsFile:
@@ -161,6 +158,6 @@ def measure_reach(table: Table) -> Reaches:
         for row in streams.aggregate([("offset", "min"), ("end_offset", "max")]).to_pylist():
             key = row["bucket"], row["stream"], row["incarnation"] or ""
             first, last = row["offset_min"], row["end_offset_max"]
-            known = found.get(key, Reach(first, last))
-            found[key] = Reach(min(first, known.first), max(last, known.last))
+            before = found.get(key, Reach(first, last))
+            found[key] = Reach(min(first, before.first), max(last, before.last))
     return found
