@@ -20,11 +20,8 @@ import boto3  # noqa: E402
 
 import tidemark.spark  # noqa: E402
 
-#: For newer versions of Spark than EMR's.
-NEWER = {"tidemark.spark.queries.streaming_4_2"}
 for module in pkgutil.walk_packages(tidemark.spark.__path__, "tidemark.spark."):
-    if module.name not in NEWER:
-        importlib.import_module(module.name)
+    importlib.import_module(module.name)
 boto3.client("s3", region_name="us-east-1")
 
 helped = []

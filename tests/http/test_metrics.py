@@ -72,7 +72,7 @@ def test_the_streams_that_were_written_last_are_kept(monkeypatch: pytest.MonkeyP
         clock.now += 10 * metrics.WINDOW_SECONDS
     written = [(key.stream_id, since / metrics.WINDOW_SECONDS) for key, since in counted.snapshot(10).written]
     assert written == [("d", 10), ("b", 20), ("c", 40)]
-    counted.deleted(StreamKey("v1", "b"))
+    del counted.written[StreamKey("v1", "b")]
     assert [key.stream_id for key, _ in counted.snapshot(2).written] == ["d", "c"]
     assert len(counted.snapshot(1).written) == 1
 

@@ -77,7 +77,7 @@ def test_a_batch_is_in_the_table_once_and_its_repetition_leaves_no_file(table: L
     """One for each run would be there for ever."""
     assert [add_message(table, number, b"%d" % number) for number in (0, 0, 1, 1)] == [True, False] * 2
     assert values(table) == [b"0", b"1"]
-    assert reaches_of(table.load()) == {("v1", "s", ""): Reach("0", f"{2:016}")}
+    assert reaches_of(table.load()) == {("v1", "s", ""): Reach(f"{0:016}", f"{2:016}")}
     scheme, authority, directory = PyArrowFileIO.parse_location(table.load().location())
     files = PyArrowFileIO(table.load().io.properties).fs_by_scheme(scheme, authority)
     here = FileSelector(directory, recursive=True)

@@ -349,7 +349,7 @@ def test_the_metadata_does_not_grow_with_the_commits(lake: Lake, monkeypatch: py
     merges = 20 // 4
     assert max(counts[40:]) <= max(counts[20:40]) + merges < 60
     assert len(lake.rows()) == 60
-    assert reaches_of(lake.table) == {("v1", "s", ""): Reach("0", f"{60:016}")}
+    assert reaches_of(lake.table) == {("v1", "s", ""): Reach(f"{0:016}", f"{60:016}")}
 
 
 def test_a_refused_commit_leaves_nothing_and_is_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

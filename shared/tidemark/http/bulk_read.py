@@ -1,8 +1,5 @@
-"""Bulk reads: a page of each of many streams in one response, for readers with little news in many streams.
-
-A response ends before it is too large, and may then have fewer pages than were asked for: the client asks
-again for the rest.
-"""
+"""Bulk reads: a page of each of many streams in one response, for readers with little news in many streams. A
+response ends before it is too large, and may then have fewer pages than were asked for."""
 
 from __future__ import annotations
 
@@ -43,9 +40,7 @@ class AskedRead(BaseModel):
 
 
 class AskedReads(BaseModel):
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"reads": [{"stream": "/v1/stream/chat/42", "offset": "-1"}]}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reads": [{"stream": "/v1/stream/chat/42"}]}]})
 
     reads: Annotated[list[AskedRead], Field(min_length=1, max_length=MAX_READS)]
     times: Annotated[StrictBool, Field(description="Whether pages have the times of their messages.")] = False
@@ -91,15 +86,12 @@ async def read_many(
         found = iter(await backend.call(read_each, allowed, _EACH_BYTES) if allowed else ())
         for key, _ in some:
             reading = next(found) if access.may_read(key) else refusal
-            page = render_page(reading, times=asked.times, has_token=has_token)
-            size += len(page)
-            if size > ANSWER_BYTES and pages:
-                return _answer(pages)
-            pages.append(page)
-    return _answer(pages)
-
-
-def _answer(pages: list[bytes]) -> Response:
+            pages.append(render_page(reading, times=asked.times, has_token=has_token))
+            size += len(pages[-1])
+        if size > ANSWER_BYTES:
+            break
+    while size > ANSWER_BYTES and len(pages) > 1:
+        size -= len(pages.pop())
     return Response(b'{"pages":[%b]}' % b",".join(pages), media_type="application/json")
 
 

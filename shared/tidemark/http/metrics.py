@@ -70,7 +70,7 @@ class Traffic:
         self._began = self._before_began = clock()
         self._left_out = self._left_out_before = 0
         #: The times of the last appends by `clock`, in their order.
-        self._written: dict[StreamKey, float] = {}
+        self.written: dict[StreamKey, float] = {}
         #: Totals of all streams since the start.
         self.reads = self.read_bytes = 0
 
@@ -78,13 +78,10 @@ class Traffic:
         counted = self._of(key)
         counted.appends += 1
         counted.append_bytes += size
-        self._written.pop(key, None)
-        self._written[key] = self._clock()
-        if len(self._written) > MAX_WRITTEN:
-            del self._written[next(iter(self._written))]
-
-    def deleted(self, key: StreamKey) -> None:
-        self._written.pop(key, None)
+        self.written.pop(key, None)
+        self.written[key] = self._clock()
+        if len(self.written) > MAX_WRITTEN:
+            del self.written[next(iter(self.written))]
 
     def read(self, key: StreamKey) -> None:
         self.reads += 1
@@ -110,7 +107,7 @@ class Traffic:
                 shown.failures += counted.failures
         busiest = sorted(total.items(), key=lambda each: -each[1].appends - each[1].reads - each[1].failures)
         left_out = self._left_out_before + self._left_out
-        written = [(key, now - at) for key, at in islice(reversed(self._written.items()), limit)]
+        written = [(key, now - at) for key, at in islice(reversed(self.written.items()), limit)]
         return TrafficSnapshot(now - self._before_began, busiest[:limit], left_out, written)
 
     def _of(self, key: StreamKey) -> StreamTraffic:
@@ -169,7 +166,7 @@ class CountedTraffic:
             if status in {409, 429} or status >= 500:
                 self.traffic.failed(key)
         elif method == "DELETE":
-            self.traffic.deleted(key)
+            self.traffic.written.pop(key, None)
         elif method == "GET":
             self.traffic.read(key)
             return True

@@ -99,8 +99,8 @@ _CODES: Final = {
     Exit.YOUR_RIGHTS: "ForbiddenHttpFault NoCredentialsError StorageForbidden AccessControlException"
     " AccessDeniedException PermissionError 403 AccessDenied ExpiredToken InvalidAccessKeyId"
     " SignatureDoesNotMatch",
-    Exit.TRY_AGAIN: "ProtocolError ReadTimeoutError RetryableHttpFault StorageOutOfReach StorageSlow"
-    " ConnectException ConnectionError"
+    Exit.TRY_AGAIN: "PlacesDoNotFit ProtocolError ReadTimeoutError RetryableHttpFault StorageOutOfReach"
+    " StorageSlow ConnectException ConnectionError"
     # EOFException comes from a killed worker's socket; a file that cannot be read has its own Spark error.
     " EOFException SocketException SocketTimeoutException UnknownHostException SlowDown",
     Exit.DATA_LOST: "DataLoss",

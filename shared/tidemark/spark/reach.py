@@ -69,8 +69,8 @@ class ArchiveBatch:
         for name, end in self.end.items():
             key = self.bucket, name, end.incarnation
             start = self.start.get(name, end)
-            is_first = start.is_of_another(end) or is_past(start.offset, end.offset)
-            first = BEGINNING if is_first else start.offset
+            is_new = start.is_of_another(end) or is_past(start.offset, end.offset)
+            first = BEGINNING if is_new else start.offset
             before = now.get(key, Reach(first, first))
             # A stream whose server has no incarnations may have been created again.
             is_another = is_past(before.last, end.offset) or (before.closed and before.last != end.offset)

@@ -18,7 +18,7 @@ from tidemark.spark.options.read import (
     parse_read_options,
     render_schema,
 )
-from tidemark.spark.queries.readers import BatchReader, StreamReader
+from tidemark.spark.queries.readers import AdmittedStreamReader, BatchReader, StreamReader
 
 
 def spark_version() -> tuple[int, int]:
@@ -57,11 +57,7 @@ class TidemarkSource(datasource.DataSource):
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         options = self.read_options(schema, streaming=True)
-        if spark_version() >= (4, 2):
-            from tidemark.spark.queries.streaming_4_2 import AdmittedStreamReader
-
-            return AdmittedStreamReader(options)
-        return StreamReader(options)
+        return AdmittedStreamReader(options) if spark_version() >= (4, 2) else StreamReader(options)
 
     # Imported only for a write: each query, and each batch of a streaming query, starts a process that
     # imports this module.

@@ -6,17 +6,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+try:
+    from pyspark.sql.streaming import datasource as newer
+except ImportError:  # Spark 4.0 and 4.1.
+    newer = SimpleNamespace(SupportsTriggerAvailableNow=object)
+
 from tidemark.cold_start import forget_archives
-from tidemark.spark import queries
+from tidemark.spark import progress, queries
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.progress import Look, Offset, Positions, crossed, decode_offset, encode_offset
 from tidemark.spark.readers import connect
-from tidemark.spark.readers.port import Reader, StreamPartition
+from tidemark.spark.readers.port import Reader, StreamPartition, bytes_between
 
 
 @dataclass(frozen=True)
@@ -125,3 +131,37 @@ class StreamReader(StreamReaderBase):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._last = end
         return super().partitions(start, end)
+
+
+class AdmittedStreamReader(StreamReaderBase, newer.SupportsTriggerAvailableNow):
+    """The streaming reader for Spark 4.2 and newer, which passes a batch's start and limit, and announces the
+    trigger AvailableNow."""
+
+    _behind: Offset | None = None
+
+    def getDefaultReadLimit(self) -> newer.ReadLimit:
+        """Return the limit for Spark, which only passes it back to `latestOffset`."""
+        limit = self._options.limit_bytes
+        return newer.ReadAllAvailable() if limit is None else newer.ReadMaxBytes(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self.driver.look(fresh=True)
+
+    def latestOffset(self, start: Offset, limit: newer.ReadLimit) -> Offset:
+        begin = decode_offset(start)
+        if self._target is None:
+            tails = self.driver.everything_from(begin)
+        else:
+            tails = progress.everything_until(self._options, begin, progress.not_before(begin, self._target))
+        ends = tails
+        if tails is not begin and not isinstance(limit, newer.ReadAllAvailable):
+            ends = queries.within_limit(self._options, self.driver.reader, begin, tails)
+        places = ((ends.positions[name].offset, tail.offset) for name, tail in tails.positions.items())
+        behind = [bytes_between(*each) or 0 for each in places if each[0] != each[1]]
+        self._behind = {"streamsBehindLatest": len(behind), "bytesBehindLatest": sum(behind)}
+        return start if tails is begin else encode_offset(ends)
+
+    def reportLatestOffset(self) -> Offset | None:
+        """Return what the planned batch leaves unread, for `latestOffset` in the query's progress. Positions
+        of all streams would make each progress large."""
+        return self._behind

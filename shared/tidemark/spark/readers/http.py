@@ -3,8 +3,7 @@
 On Tidemark's servers an offset is a place in the stream's bytes, so each row has its own two offsets, as by
 the table. Offsets of other servers are opaque, and only the first and last offset of a page are known: the
 rows have these two, and their `position` in the page. A row is a JSON message, or a piece of a page's body:
-an append, if the times of appends are loaded. One task reads a stream, because only the server knows where
-pages end.
+an append, if the times of appends are loaded. Only the server knows where pages end: one task reads a stream.
 """
 
 from __future__ import annotations
@@ -279,19 +278,15 @@ class HttpReader:
     def _places(self, partition: port.StreamPartition, page: HttpPage, end: str) -> PagePlaces | None:
         """Return the places of the page's messages; None if the server's offsets are opaque. Raises
         _PageGone."""
-        if not port.bytes_between(page.start, page.end):
+        if not port.bytes_between(page.start, page.end) or not (self._tells_places or page.has_every_byte):
             return None
         places = PagePlaces(page, end)
         if page.has_every_byte and not partition.with_times:
             return places
-        if not self._tells_places:
-            return None
         try:
             self._load_times(partition.name, page, places)
-        except RetryableHttpFault:
-            raise
-        except (HttpFault, port.NoTimes):
-            if partition.with_times:
+        except (HttpFault, port.NoTimes) as fault:
+            if partition.with_times or isinstance(fault, RetryableHttpFault):
                 raise
             self._tells_places = False
             return None

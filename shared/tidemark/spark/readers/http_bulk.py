@@ -1,8 +1,5 @@
-"""Bulk reads over HTTP: the new messages of up to 1,000 small streams in one request (`POST /v1/read`).
-
-Only this project's server has bulk reads. A page that is not just the messages of its partition, because
-messages are gone or the stream was created again, is read by itself.
-"""
+"""Bulk reads: the new messages of up to 1,000 small streams in one request, which only this project's server
+has (`POST /v1/read`). A page without all messages of its partition is read by itself."""
 
 from __future__ import annotations
 
@@ -44,12 +41,8 @@ class _Page(msgspec.Struct):
     times: _Times | None = None
 
 
-class _Pages(msgspec.Struct):
-    pages: list[_Page]
-
-
 _Found = tuple[StreamPartition, list[bytes], _Page]
-_decoder: Final = msgspec.json.Decoder(_Pages)
+_decoder: Final = msgspec.json.Decoder(dict[str, list[_Page]])
 
 
 class BulkReads:
@@ -83,7 +76,7 @@ class BulkReads:
         body = msgspec.json.encode({"reads": reads, "times": parts[0].with_times})
         url, kind = f"{self._connection.url}/v1/read", {"Content-Type": "application/json"}
         try:
-            return _decoder.decode(self._client.request("POST", url, headers=kind, body=body).data).pages
+            return _decoder.decode(self._client.request("POST", url, headers=kind, body=body).data)["pages"]
         except HttpFault:
             self._is_offered = False  # A read by itself repeats the request, and explains the error.
         except msgspec.DecodeError:

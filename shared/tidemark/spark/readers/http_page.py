@@ -352,9 +352,6 @@ def split_at(chunks: Iterable[bytes], start: int, ends: Sequence[int]) -> Iterat
             held, start, taken = held[cuts[-1] :], int(places[last - 1]), last
 
 
-_OFFSETS: Final = frozenset({"offset", "end_offset"})
-
-
 def rows_of(
     page: HttpPage,
     places: PagePlaces | None,
@@ -373,7 +370,7 @@ def rows_of(
                 position += len(some)
             else:
                 some, starts, ends = places.take(some)
-                arrays = {} if _OFFSETS.isdisjoint(columns) else offset_arrays(starts, ends)
+                arrays = {} if {"offset", "end_offset"}.isdisjoint(columns) else offset_arrays(starts, ends)
                 if "timestamp" in columns:
                     arrays["timestamp"] = places.times_of(starts)
             arrays["value"] = pa.array(some, pa.binary()) if isinstance(some, list) else some
