@@ -6,6 +6,7 @@ import pydoc
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -535,6 +536,8 @@ def test_close_on_another_thread_ends_a_long_poll_of_an_own_client_and_a_pause(w
     thread = threading.Thread(target=list, args=(following,))
     thread.start()
     assert asked.wait(60)
+    if not waits:
+        time.sleep(0.3)  # The pause begins meanwhile.
     following.close()
     thread.join(60)
     assert not thread.is_alive()

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
 from functools import cached_property, partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
@@ -100,7 +100,11 @@ class Following(BlockingDriver, Iterator[Chunk]):
             self._waiting = waiting = self._begun(effect)
         if waiting is None:
             return super().perform(effect)
-        return wait([waiting], effect.seconds) if isinstance(effect, Sleep) else waiting.result()
+        if not isinstance(effect, Sleep):
+            return waiting.result()
+        with contextlib.suppress(TimeoutError):
+            waiting.result(effect.seconds)
+        return None
 
     def _begun(self, effect: Effect) -> Future[Any] | None:
         """Return what `close` cancels; None for a request that is answered at once."""

@@ -266,8 +266,8 @@ async def traffic(request: Request) -> dict[str, Any]:
         {"bucket_id": key.bucket, "stream_id": key.stream_id, "seconds_ago": round(seconds, 3)}
         for key, seconds in found.written
     ]
-    seconds, left_out = round(found.seconds, 3), found.left_out
-    return {"seconds": seconds, "streams": streams, "left_out": left_out, "written": written}
+    counted = {"seconds": round(found.seconds, 3), "left_out": found.left_out}
+    return counted | {"streams": streams, "written": written}
 
 
 async def rates(request: Request) -> dict[str, list[int]]:

@@ -262,9 +262,7 @@ def parse_page_start(token: str) -> int | Literal["-1"]:
     """Parse the offset at which a page begins, which is not the tail. Raises Malformed."""
     start = offset.parse_read_from(token)
     if start is None or start == offset.NOW:
-        raise Malformed(
-            f"offset must be -1, or a Stream-Next-Offset that this server gave, got {token!r:.80}"
-        )
+        raise Malformed(f"offset must be -1, or a Stream-Next-Offset of this server, got {token!r:.80}")
     return start
 
 

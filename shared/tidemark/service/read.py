@@ -30,7 +30,6 @@ SMALL: Final[dict[str, Any]] = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": 
 _log = logging.getLogger("tidemark")
 
 ReadStart = int | Literal["-1"]
-"""Where a read begins that does not follow the tail."""
 
 
 @dataclass(frozen=True, slots=True)
