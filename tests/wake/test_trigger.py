@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import MINUTE_MS, TEXT
 from tests.waiting import eventually, on_a_loop
-from tests.wake.scene import MakeScene, Scene, SilentQueues, has, whole
+from tests.wake.scene import MakeScene, Scene, has, whole
 from tests.wake.support import pumping, request, shared_sqs
 from tidemark.aws.sqs import Queues
 from tidemark.http.backend import lambda_backend, threaded_backend
@@ -26,7 +26,6 @@ from tidemark.wake.queue import POLL_SECONDS, QUIET_MS
 pytestmark = pytest.mark.slow
 
 BOTH_WAYS = pytest.mark.parametrize("way", [threaded_backend, lambda_backend], ids=lambda way: way.__name__)
-BOTH_KINDS = pytest.mark.parametrize("live", ["long-poll", "sse"])
 
 READERS = 500
 
@@ -128,22 +127,6 @@ async def test_a_reader_of_a_fast_writer_polls_until_it_falls_quiet(make_scene: 
     assert scene.reader.calls.taken()["PutItem"] == 3
 
 
-@BOTH_WAYS
-@BOTH_KINDS
-@on_a_loop
-async def test_without_a_trigger_a_reader_finds_the_append_after_one_receive(
-    make_scene: MakeScene, way: Any, live: str
-) -> None:
-    """Whatever has happened to the wake message: after the first receive that ends empty, the reader polls
-    the log."""
-    scene = make_scene(way, make_queues=SilentQueues, receive_seconds=600)
-    assert isinstance(scene.queues, SilentQueues)
-    async with scene.reading(live) as exchange:
-        await scene.append(b"news")
-        scene.queues.released.release()
-        await exchange.until(has(b"news"))
-
-
 async def lose_queue(scene: Scene) -> None:
     """Somebody removes the queue of the waiting reader."""
     await asyncio.to_thread(scene.queues.delete, scene.wake._receiver.queue().url)
@@ -179,29 +162,6 @@ async def test_a_reader_whose_queue_is_removed_gets_another_one_and_every_messag
             await eventually(lambda: scene.registered() - {lost})
             await scene.append(b"news")
             await exchange.until(has(b"news"))
-
-
-@on_a_loop
-async def test_a_wake_message_for_data_already_read_causes_no_poll(make_scene: MakeScene) -> None:
-    """The process's own append has woken its reader. When the trigger's message for it arrives, the reader
-    has read further. Messages that come twice and out of order bring every byte once."""
-    scene = make_scene(receive_seconds=20)
-    async with scene.reading("sse") as exchange:
-        async with request(scene.app, scene.path, "POST", b"own;") as appended:
-            await whole(appended)
-        await exchange.until(has(b"own;"))
-        await scene.waiting()
-        scene.reader.calls.taken()
-        received = len(scene.queues.receives)
-        await scene.tell(0)
-        await eventually(lambda: len(scene.queues.receives) > received)
-        assert scene.queues.receives[received] == 1
-        assert scene.reader.calls.taken() == {}
-        for message in (b"1;", b"2;", b"3;"):
-            await scene.append(message)
-        await scene.tell(8, 6, 0, 4, 8)
-        answer = await exchange.until(has(b"3;"))
-    assert "".join(event.data for event in answer.events if event.type == "data") == "own;1;2;3;"
 
 
 @on_a_loop
