@@ -463,6 +463,9 @@ def test_who_may_do_what(client: Client) -> None:
         "DELETE by a signed URL": (401, http.delete(location)),
         "DELETE by another's token": (204, http.delete(path, headers=other)),
         "GET by a signed URL": (200, http.get(location)),
+        "DELETE by a token": (204, http.delete(path, headers=client.token())),
+        "DELETE once more": (204, http.delete(path, headers=client.token())),
+        "GET of what is deleted": (404, http.get(location)),
     }
     assert [name for name, (status, answer) in answers.items() if answer.status_code != status] == []
 

@@ -188,11 +188,20 @@ def test_a_request_that_does_not_end_within_the_drain_time_gets_a_complete_respo
     assert container.process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_a_start_that_fails_is_one_line(start: Any, world: World) -> None:
-    world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
-    said = "tidemark: This release is too old for the stored data"
-    with pytest.raises(AssertionError, match=said) as failure:
-        start()
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"HOST": "0.0.0.0"}, r"Listening on 0\.0\.0\.0 would be open to everybody"),
+        ({"DRAIN_SECONDS": "soon"}, "DRAIN_SECONDS must be a number"),
+        ({}, "This release is too old for the stored data"),
+    ],
+    ids=["open", "invalid", "too old"],
+)
+def test_a_failed_start_is_one_line(start: Any, world: World, variables: dict[str, str], said: str) -> None:
+    if not variables:
+        world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+    with pytest.raises(AssertionError, match=f"tidemark: {said}") as failure:
+        start(**variables)
     assert "Traceback" not in str(failure.value)
 
 
