@@ -336,7 +336,8 @@ class Producer:
         wire.check_process(self._process)
         message = self._batches.encode(data)
         with self._changed:
-            self._until(lambda: not self._batches.is_full)
+            if self._batches.is_full:
+                self._until(lambda: not self._batches.is_full)
             if self._batches.add(message, time.monotonic()):
                 self._send_what_is_ready()
 
@@ -407,21 +408,18 @@ class Producer:
             self._changed.notify_all()
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        while self._batches.failure is None and not condition():
-            self._changed.wait()
+        self._changed.wait_for(lambda: self._batches.failure is not None or condition())
         self._batches.check()
 
     def _send_what_is_ready(self) -> None:
         """Send each batch that is ready, on a thread. A timer does so when a linger or a retry pause ends."""
         with self._changed:
             while (batch := self._batches.take(time.monotonic())) is not None:
-                send = threading.Thread(
-                    target=self._send, args=(batch,), name="tidemark-producer", daemon=True
-                )
+                send = partial(self._send, batch)
                 try:
-                    send.start()
+                    threading.Thread(target=send, name="tidemark-producer", daemon=True).start()
                 except RuntimeError:  # The system has no more threads.
-                    self._send(batch)
+                    send()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None  # The timer holds the producer.
@@ -434,14 +432,16 @@ class Producer:
             except RuntimeError as error:
                 self._batches.fail(error)
 
-    def _send(self, batch: ProducerBatch) -> None:
-        try:
-            reply = self._driver.perform(self._batches.request(batch))
+    def _send(self, batch: ProducerBatch | None) -> None:
+        while batch is not None:
+            try:
+                reply = self._driver.perform(self._batches.request(batch))
+                with self._changed:
+                    self._batches.answered(batch, reply, time.monotonic())
+            except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append raises it)
+                with self._changed:
+                    self._batches.fail(error)
             with self._changed:
-                self._batches.answered(batch, reply, time.monotonic())
-        except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append raises it)
-            with self._changed:
-                self._batches.fail(error)
-        with self._changed:
-            self._send_what_is_ready()
-            self._changed.notify_all()
+                batch = self._batches.take(time.monotonic())
+                self._send_what_is_ready()
+                self._changed.notify_all()

@@ -11,6 +11,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from functools import partial
 from importlib.util import find_spec
 from time import monotonic, time
@@ -247,13 +248,10 @@ class LoopThread:
     def enter(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if not self._followers:
-                loop = asyncio.new_event_loop()
-                try:
-                    threading.Thread(target=partial(_run, loop), name="tidemark-socket", daemon=True).start()
-                except RuntimeError:  # The system has no more threads: the next follower tries again.
-                    loop.close()
-                    raise
-                self._loop = loop
+                begun = Future[asyncio.AbstractEventLoop]()
+                # Made in the thread, because Ctrl-C in the main thread would leave half a loop.
+                threading.Thread(target=partial(_run, begun), name="tidemark-socket", daemon=True).start()
+                self._loop = begun.result()
             self._followers += 1
             return self._loop
 
@@ -265,7 +263,12 @@ class LoopThread:
                 del self._loop
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def _run(begun: Future[asyncio.AbstractEventLoop]) -> None:
+    try:
+        begun.set_result(loop := asyncio.new_event_loop())
+    except OSError as error:  # Too many open files.
+        begun.set_exception(error)
+        return
     loop.run_forever()
     # Some connections are still being closed.
     loop.run_until_complete(_ended(loop))

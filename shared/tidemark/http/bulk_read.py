@@ -78,7 +78,7 @@ async def read_many(
 ) -> Response:
     """Read a page of each of many streams, of up to 256 KB, in a response of up to 4 MB."""
     reads = [(parse_stream_parameter(each.stream), parse_page_start(each.offset)) for each in asked.reads]
-    pages, size, has_token = list[bytes](), 0, HAS_TOKEN in request.scope
+    pages, has_token = list[bytes](), HAS_TOKEN in request.scope
     refusal = errors.StreamNotFound() if has_token else _NEEDS_TOKEN
     for begin in range(0, len(reads), _AT_ONCE):
         some = reads[begin : begin + _AT_ONCE]
@@ -87,11 +87,10 @@ async def read_many(
         for key, _ in some:
             reading = next(found) if access.may_read(key) else refusal
             pages.append(render_page(reading, times=asked.times, has_token=has_token))
-            size += len(pages[-1])
-        if size > ANSWER_BYTES:
+        if sum(map(len, pages)) > ANSWER_BYTES:
             break
-    while size > ANSWER_BYTES and len(pages) > 1:
-        size -= len(pages.pop())
+    while sum(map(len, pages)) > ANSWER_BYTES and len(pages) > 1:
+        pages.pop()
     return Response(b'{"pages":[%b]}' % b",".join(pages), media_type="application/json")
 
 

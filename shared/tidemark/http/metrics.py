@@ -108,7 +108,7 @@ class Traffic:
         busiest = sorted(total.items(), key=lambda each: -each[1].appends - each[1].reads - each[1].failures)
         left_out = self._left_out_before + self._left_out
         written = [(key, now - at) for key, at in islice(reversed(self.written.items()), limit)]
-        return TrafficSnapshot(now - self._before_began, busiest[:limit], left_out, written)
+        return TrafficSnapshot(round(now - self._before_began, 3), busiest[:limit], left_out, written)
 
     def _of(self, key: StreamKey) -> StreamTraffic:
         self._turn()
@@ -266,8 +266,7 @@ async def traffic(request: Request) -> dict[str, Any]:
         {"bucket_id": key.bucket, "stream_id": key.stream_id, "seconds_ago": round(seconds, 3)}
         for key, seconds in found.written
     ]
-    counted = {"seconds": round(found.seconds, 3), "left_out": found.left_out}
-    return counted | {"streams": streams, "written": written}
+    return {"seconds": found.seconds, "streams": streams, "left_out": found.left_out, "written": written}
 
 
 async def rates(request: Request) -> dict[str, list[int]]:

@@ -56,8 +56,7 @@ class BulkReads:
     def read(
         self, parts: Sequence[StreamPartition], columns: Sequence[str]
     ) -> Iterator[StreamPartition | pa.RecordBatch]:
-        """Yield the rows of many streams in each batch, and the partitions that must be read by
-        themselves."""
+        """Yield the rows of many streams in each batch, and the partitions that must be read alone."""
         left = [part for part in parts if 0 < part.size <= _TOGETHER_BYTES]
         yield from (part for part in parts if not 0 < part.size <= _TOGETHER_BYTES)
         while pages := self._ask(left[:_MOST_READS]) if left and self._is_offered else []:
