@@ -223,17 +223,17 @@ def serving(way: str, directory: Path) -> Iterator[Pipeline]:
             services = stack.enter_context(LocalServices(directory / "data"))
             services.create_table(TABLE)
             services.create_bucket(BLOBS)
-            module, engines = "tidemark.server.container", services.environment
+            command, engines = ["tidemark.server.container"], services.environment
             where = ["--table", TABLE, "--blob-bucket", BLOBS]
         else:
-            module, engines = "tidemark.server.serve", {"DATA_DIR": str(directory / "data")}
+            command, engines = ["tidemark.cli", "serve"], {"DATA_DIR": str(directory / "data")}
             where = ["--url", url]
         # Each refused request would be a line, and the jobs' writers ask what they know will be refused.
         own = {"HOST": LOOPBACK, "PORT": str(port), "LOG_LEVEL": "ERROR"}
         names = {"TABLE_NAME": TABLE, "BUCKET_NAME": BLOBS}
         server = Child("server", directory / "server.log")
         stack.callback(server.stop)
-        server.start([sys.executable, "-m", module], {**os.environ, **engines, **names, **own})
+        server.start([sys.executable, "-m", *command], {**os.environ, **engines, **names, **own})
         server.wait_until(lambda: is_healthy(url))
         yield Pipeline(url, directory, where, os.environ | engines | {"SPARK_SUBMIT_OPTS": SHORT_JVM})
 
