@@ -73,9 +73,8 @@ def controlled(route: APIRoute) -> Respond:
             try:
                 response = await handle(request)
             except RequestValidationError as error:
-                raise refused_input(
-                    error.with_traceback(None), refuse
-                ) from None  # FastAPI's frame holds the error.
+                plain = error.with_traceback(None)  # FastAPI's frame holds the error.
+                raise refused_input(plain, refuse) from None
         response.headers.setdefault("Cache-Control", NO_STORE)
         return response
 

@@ -81,11 +81,11 @@ async def read_many(
     pages, has_token = list[bytes](), HAS_TOKEN in request.scope
     refusal = errors.StreamNotFound() if has_token else _NEEDS_TOKEN
     for begin in range(0, len(reads), _AT_ONCE):
-        some = reads[begin : begin + _AT_ONCE]
-        allowed = [each for each in some if access.may_read(each[0])]
+        some = [(access.may_read(each[0]), each) for each in reads[begin : begin + _AT_ONCE]]
+        allowed = [each for may_read, each in some if may_read]
         found = iter(await backend.call(read_each, allowed, _EACH_BYTES) if allowed else ())
-        for key, _ in some:
-            reading = next(found) if access.may_read(key) else refusal
+        for may_read, _ in some:
+            reading = next(found) if may_read else refusal
             pages.append(render_page(reading, times=asked.times, has_token=has_token))
         if sum(map(len, pages)) > ANSWER_BYTES:
             break

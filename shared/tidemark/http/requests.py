@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -20,7 +20,7 @@ from tidemark.protocol.create import ForkPoint, parse_fork_offset, parse_sub_off
 from tidemark.protocol.errors import Malformed, PayloadTooLarge, UnsupportedEncoding
 from tidemark.protocol.expiry import parse_expiry
 from tidemark.protocol.messages import ContentType, parse_content_type
-from tidemark.protocol.offset import ReadFrom
+from tidemark.protocol.offset import PageStart, ReadFrom
 from tidemark.protocol.producer import parse_claim, parse_stream_seq
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
 from tidemark.protocol.sse import EVENT_ID
@@ -258,7 +258,7 @@ def parse_stream_parameter(path: str | None) -> StreamKey:
     return parse_stream_path("stream", path)
 
 
-def parse_page_start(token: str) -> int | Literal["-1"]:
+def parse_page_start(token: str) -> PageStart:
     """Parse the offset at which a page begins, which is not the tail. Raises Malformed."""
     start = offset.parse_read_from(token)
     if start is None or start == offset.NOW:

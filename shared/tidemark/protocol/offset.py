@@ -12,6 +12,8 @@ EARLIEST: Final = "-1"
 
 #: The start of a read: a byte position, the earliest retained offset, or the tail at the time of the read.
 ReadFrom = int | Literal["-1", "now"]
+#: The start of a page: as of a read, but not the tail.
+PageStart = int | Literal["-1"]
 
 _TOKEN = re.compile(r"[0-9]{16}", re.ASCII)
 

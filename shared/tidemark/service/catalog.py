@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Final, Literal
+from typing import Final
 
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.read import Page, load_last, logs_written_at
@@ -17,7 +17,7 @@ from tidemark.log.records import Batch, Pack, StreamRecord, Tombstone
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_entry, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import is_expired
-from tidemark.protocol.offset import render_offset
+from tidemark.protocol.offset import PageStart, render_offset
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import PLAIN_BUCKET, ListingRequest, StreamKey
 from tidemark.service.load import head_from, last_used_ms, load_head
@@ -205,7 +205,7 @@ class AppendTimes:
     message_ends: list[int] | None = None
 
 
-def load_times(stores: Stores, key: StreamKey, start: int | Literal["-1"]) -> AppendTimes:
+def load_times(stores: Stores, key: StreamKey, start: PageStart) -> AppendTimes:
     """The times of the page that a read at `start` returns. Raises as `read`.
 
     Makes the calls of the read, for the same items without their bytes. Bodies in S3 are not fetched, but

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from tidemark.log.read import PAGE_BYTES, Page, load_stream, load_streams, read_page
 from tidemark.log.records import Batch, StreamRecord
@@ -15,7 +15,7 @@ from tidemark.log.table import ConditionFailed
 from tidemark.protocol import errors
 from tidemark.protocol.caching import is_of_another
 from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
-from tidemark.protocol.offset import EARLIEST, NOW, ReadFrom
+from tidemark.protocol.offset import EARLIEST, NOW, PageStart, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.load import ended_error, head_from, last_used_ms, load_head, require_live
@@ -28,8 +28,6 @@ AHEAD_BYTES: Final = 1024 * 1024
 SMALL: Final[dict[str, Any]] = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES}
 
 _log = logging.getLogger("tidemark")
-
-ReadStart = int | Literal["-1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +82,13 @@ def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: i
 
 
 def read_each(
-    stores: Stores, asked: Sequence[tuple[StreamKey, ReadStart]], limit_bytes: int
+    stores: Stores, asked: Sequence[tuple[StreamKey, PageStart]], limit_bytes: int
 ) -> list[Reading | errors.ProtocolError]:
     """Read a page of several streams: one call for their items, and one query for each. Returns a page for
     each stream, or the error that `read` would raise. All pages are in memory at once."""
     records = load_streams(stores.table, [key for key, _ in asked], stores.concurrency.each)
 
-    def read_one(each: tuple[StreamKey, ReadStart]) -> Reading | errors.ProtocolError:
+    def read_one(each: tuple[StreamKey, PageStart]) -> Reading | errors.ProtocolError:
         try:
             record = require_live(records.get(each[0]))
             start = _begin(record, each[1])
@@ -116,7 +114,7 @@ def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading
 def load_page(
     stores: Stores,
     key: StreamKey,
-    asked_from: ReadStart,
+    asked_from: PageStart,
     now_ms: int,
     asked: Mapping[str, Any],
     *,
@@ -162,7 +160,7 @@ def load_page(
     return record, page
 
 
-def _begin(record: StreamRecord, asked_from: ReadStart) -> int:
+def _begin(record: StreamRecord, asked_from: PageStart) -> int:
     """The offset at which a read begins; for "-1" the retained offset. If the stream has a snapshot, the
     messages alone are not the whole stream: "-1" becomes 0, and the read is refused with the way on
     (extensions §2.2)."""
