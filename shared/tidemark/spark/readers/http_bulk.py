@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemark.spark.http_client import HttpClient, HttpFault
 from tidemark.spark.options import ConnectionOptions
-from tidemark.spark.readers.columns import json_arrays, make_batch, offset_column, time_column
+from tidemark.spark.readers.columns import json_arrays, make_batch, offset_arrays, time_column
 from tidemark.spark.readers.http_page import incarnation_in
 from tidemark.spark.readers.port import StreamPartition, place_of
 
@@ -120,8 +120,7 @@ def rows_of_pages(bucket: str, columns: Sequence[str], found: Sequence[_Found]) 
         "stream": pa.array([part.name for part in parts]).take(of_row),
         "incarnation": pa.array([part.incarnation or None for part in parts], pa.string()).take(of_row),
         "content_type": pa.array([part.content_type for part in parts]).take(of_row),
-        "offset": offset_column(ends - sizes),
-        "end_offset": offset_column(ends),
+        **offset_arrays(ends - sizes, ends),
         "value": pa.array(values, pa.binary()),
         **json_arrays(
             columns, [value if comma else b"null" for value, comma in zip(values, commas, strict=True)]

@@ -29,6 +29,14 @@ from tidemark.spark.readers.port import BEGINNING, Head, Position, bytes_between
 PIECE_BYTES: Final = 4 * 1024 * 1024
 #: Most commas that are tried for a cut, from the end. Deeper nesting waits for more data.
 _TRIES: Final = 64
+_CHUNK_BYTES: Final = 1024 * 1024
+#: Breaks of a page's body after which the read fails. The client retries each request by itself.
+_MOST_BREAKS: Final = 8
+#: Limit in bytes of a page that runs past the pinned end: to be cut, it must fit in memory.
+_COMPARABLE_BYTES: Final = 64 * 1024 * 1024
+
+Values: TypeAlias = "list[bytes] | pa.Array"
+"""Messages, or pieces of bytes, as a list or as an Arrow array."""
 
 _decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -109,16 +117,6 @@ def _cut(held: bytes) -> tuple[int, pa.Array]:
             except NotAnArray:
                 continue
     return 0, None
-
-
-_CHUNK_BYTES: Final = 1024 * 1024
-#: Breaks of a page's body after which the read fails. The client retries each request by itself.
-_MOST_BREAKS: Final = 8
-#: Limit in bytes of a page that runs past the pinned end: to be cut, it must fit in memory.
-_COMPARABLE_BYTES: Final = 64 * 1024 * 1024
-
-Values: TypeAlias = "list[bytes] | pa.Array"
-"""Messages, or pieces of bytes, as a list or as an Arrow array."""
 
 
 class RanPastTheEnd(Exception):
