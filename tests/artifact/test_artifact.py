@@ -401,9 +401,12 @@ def test_the_subscriptions_function(run: Run, queue: str, webhook: tuple[str, li
         more = queues.receive(queue, 20)
         assert more, f"of three messages, these came: {sent}"
         sent += more
-    report = run("SubscriptionsFunction", messages(sent), PUBLIC_URL=LOCAL_URL)
-    assert report["answers"] == [{"batchItemFailures": []}]
     _, got = webhook
+    for hours in range(3):  # A busy machine does not answer within the second that a first call has.
+        report = run("SubscriptionsFunction", messages(sent), hours_ahead=hours, PUBLIC_URL=LOCAL_URL)
+        assert report["answers"] == [{"batchItemFailures": []}]
+        if {each["subscription_id"] for each in got} == {"done", "works"}:
+            break
     assert {each["subscription_id"] for each in got} == {"done", "works"}
     assert all(re.fullmatch(r"t=\d+,kid=ds_\S+,ed25519=\S+", each["signature"]) for each in got)
     wakes = run("ReadFunction", request("GET", "/v1/stream/wakes", "offset=-1"))

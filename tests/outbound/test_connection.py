@@ -146,8 +146,8 @@ def test_a_failure_is_the_answer_and_leaves_no_garbage() -> None:
 
 
 def test_the_certificate_must_match_the_host() -> None:
-    assert connection._tls().check_hostname
-    assert connection._tls().verify_mode == ssl.CERT_REQUIRED
+    assert connection._TLS.check_hostname
+    assert connection._TLS.verify_mode == ssl.CERT_REQUIRED
 
 
 def test_httpcore_is_imported_with_the_first_call() -> None:

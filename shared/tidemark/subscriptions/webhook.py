@@ -37,6 +37,7 @@ def call_webhook(
 
 async def _call(url: Url, content: bytes, headers: Mapping[str, str], seconds: float) -> WebhookResponse:
     import httpcore  # Most processes call no webhook.
+    from anyio.lowlevel import checkpoint
 
     from tidemark.outbound.connection import WEBHOOK_NAMES, AddressRefused, NotConnected, Timeouts, answered
 
@@ -51,6 +52,7 @@ async def _call(url: Url, content: bytes, headers: Mapping[str, str], seconds: f
         may_connect=(lambda address: address.is_loopback) if is_local else is_public,
         timeouts=Timeouts(seconds, seconds, seconds),
     )
+    await checkpoint()  # Loads the modules that a connection needs, before the deadline counts.
     try:
         async with asyncio.timeout(seconds), answering as answer:
             async for part in answer.aiter_stream():
