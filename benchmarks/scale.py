@@ -231,8 +231,6 @@ def render_quotas(load: Load) -> str:
 
 
 LARGE: Final = Load()
-#: The same with the readers in always-on processes, which share queues and registrations.
-WRITERS_ALONE: Final = Load(waiting_readers=0)
 
 
 def render_all() -> list[str]:
