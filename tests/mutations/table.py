@@ -1,4 +1,5 @@
-"""Bugs, and the tests that are to catch each.
+"""Bugs, and the tests that are to catch each: a rule that matters only in one order of events, after a crash,
+a lost reply or damage has a row. A rule that one request shows has its own test instead.
 
     the bug
         module:function caught by tests, of the lowest layer that knows the rule, in seconds
@@ -80,15 +81,9 @@ _TABLE = r"""
 a trim does not wait for forks
     janitor.sweep:trim caught by service/test_snapshots.py
     record.references => False
-storage that is silent is asked again by every request
-    aws.retry:Breaker.admit caught by faults/test_breaker.py
-    return is_probe => return True
 a try without an answer counts as one that did nothing
     aws.retry:NoAnswer caught by faults/test_table_fails.py
     outcome_known = False => outcome_known = True
-the hub is deaf: it wakes nobody
-    wake.follow:Hub._wake caught by wake/test_hub.py
-    loop.call_soon_threadsafe(_wake_each, its_followers) => pass
 the trigger and the readers may read what was there a while ago
     log.dynamodb_table:DynamoDBTable.query caught by wake/test_interleavings_of_the_code.py
     ConsistentRead=True => ConsistentRead=False
@@ -105,17 +100,11 @@ a process that begins to poll waits for messages
 a process that no longer polls still gets no messages
     wake.queue:Waiters.ensure caught by wake/test_interleavings_of_the_code.py
     found.until_ms, polls=polls) => found.until_ms, polls=bool(polls or was_polling))
-a process whose clock was set back registers in vain
-    wake.queue:Waiters.ensure caught by wake/test_waiters.py
-    max(now_ms + LIFE_MS, found.until_ms + 1) => now_ms + LIFE_MS
 a socket's watch reads the tail before it registers
     service.watch:begin_watches caught by wake/test_interleavings_of_sockets.py
     register(living)
         => watched = {record.key: _look(stores, record, math.inf) for record in living}; register(living);
             return watched
-a socket that is woken before its watch is answered is not told
-    wake.follow:Watch.wake caught by http/test_socket.py
-    self._was_woken = True => pass
 a pass of compaction that is resumed learns no keys
     janitor.compact:_Pass._learn_keys
         caught by janitor/test_compact.py::test_a_pass_that_is_resumed_compacts_all_of_it
@@ -146,18 +135,9 @@ an unwatch that is handled late ends a later watch
     log.waiters:end_watches.end caught by wake/test_socket_function.py
     table.delete(_watch_key(connection_id, incarnation), tables.Compared(schema.ASKED_MS, '<', asked_ms))
         => table.delete(_watch_key(connection_id, incarnation))
-a socket is told of a stream beyond the end of its token
-    http.socket:SocketEvents._begin.register caught by wake/test_socket_function.py
-    until_ms = until_ms if token_until_ms is None else min(until_ms, token_until_ms) => pass
 a socket that could not be told is taken for one that is gone
     wake.notifier:SocketApi._ask caught by wake/test_sockets.py
     status == HTTPStatus.GONE => status != HTTPStatus.OK
-a log that no socket watches is queried twice
-    wake.notifier:Notifier._load caught by wake/test_notified_sockets.py
-    any((waiter.is_socket for waiter in waiters)) => waiters
-messages of the queue are not handed on
-    wake.queue:Receiver._listen caught by wake/test_receiver.py
-    self._hub.wake(*decode_log_pk(message.log_pk), message.start) => pass
 the answers of a group commit are swapped
     service.group_commit:GroupCommit._commit caught by faults/test_waiting_appends.py
     zip(group, answers, strict=True) => zip(group, reversed(answers), strict=True)
@@ -171,62 +151,9 @@ the checksum of a batch is not checked
 a batch need not follow the one before it
     log.records:Checksums.follow caught by faults/test_damaged_bytes.py
     self.before is None or earlier.after in {None, self.before} => True
-offsets are texts of unequal length
-    protocol.offset:render_offset caught by protocol/test_offset.py
-    f'{position:0{WIDTH}d}' => f'{position}'
-a lease that is over is not fenced
-    subscriptions.state:check_fence caught by subscriptions/test_state.py
-    if not token_generation == generation == state.generation or wake_id != state.wake_id:
-        => if wake_id != state.wake_id and not generation:
-an expired stream is served
-    service.load:load_head caught by http/test_expiry.py
-    head.is_expired(stores.clock_ms()) => False
-retention lets go of messages too early
-    service.retention:retained_from caught by service/test_retention.py
-    record.retention.seconds * 1000 => record.retention.seconds * 500
-a gap in a producer's sequence is accepted
-    protocol.producer:check_producer caught by protocol/test_producer.py
-    claim.seq > state.seq + 1 => False
-the ETag of another life of the stream fits
-    protocol.caching:render_etag caught by protocol/test_caching.py
-    return f'"{incarnation}:{render_offset(start)}{history}: => return f'"{render_offset(start)}{history}:
-whoever may write a stream may delete it
-    http.streams:delete_stream caught by authorization/test_matrix.py
-    @operation('DELETE', 'manage' => @operation('DELETE', 'write manage'
-a fork takes no right to its source
-    http.streams:required_scopes
-        caught by authorization/test_matrix.py::test_a_fork_requires_read_and_a_right_to_hold_its_source
-    fork is not None => False
-the origin secret is not compared
-    http.security.origin:behind_edge caught by authorization/test_edge_only.py
-    hmac.compare_digest((sent or '').encode(), expected.encode()) => True
-a grant of a prefix covers the whole bucket
-    protocol.authorization:Grant.covers caught by authorization/test_matrix.py
-    target.stream_id.startswith(self.prefix) => True
-the cursor does not move on
-    protocol.caching:decide_cursor caught by protocol/test_caching.py
-    (client_cursor >> MARK_BITS) + 1 => client_cursor >> MARK_BITS
 a reader goes on with the cursor of an earlier stream of this name
     protocol.caching:is_of_another caught by protocol/test_caching.py
     return CATCH_UP_INTERVAL <= cursor >> MARK_BITS => return False and cursor >> MARK_BITS
-an upload can be written over
-    blobs:BlobStore.url_to_put caught by http/test_snapshots.py
-    'Key': key, 'IfNoneMatch': PUT_HEADERS['If-None-Match']} => 'Key': key}
-a CRLF that two appends share is two line ends
-    protocol.sse:text_end caught by http/test_sse.py
-    data.endswith(b'\r') => False
-half of a CRLF is shown as a line end
-    protocol.sse:text_end caught by protocol/test_sse.py
-    data.endswith(b'\r') => False
-an array of JSON is one message
-    protocol.messages:parse_messages caught by protocol/test_messages.py
-    body.lstrip(b' \t\n\r').startswith(b'[') => False
-that a stream is closed is not stored
-    log.schema.batches:_encode_tail caught by log/test_schema.py
-    item[CLOSED] = {'BOOL': True} => pass
-a read does not renew the time to live
-    service.read:renew caught by http/test_expiry.py
-    not needs_renewal(record.expiry, touched_ms, now_ms) => True
 a tail is remembered for ever
     log.tails:TailCache.get caught by log/test_tails.py
     not 0 <= now_ms - head.learned_ms < MAX_AGE_MS => False
@@ -239,10 +166,6 @@ a deletion of a bucket that may have landed is answered as if it had not
 a creation that may have landed is answered as if it had not
     log.lifecycle:_check_created caught by faults/test_lost_replies.py
     maybe_landed and found.created_ms >= record.created_ms => False
-a row of one type has the key of a row of another
-    protocol.message_key:_read_change
-        caught by protocol/test_message_key.py
-    f'{len(kind)}:{kind}{change.key}' => f'{kind}{change.key}'
 a stream ends as if no fork had been made of it meanwhile
     log.lifecycle:if_unreferenced caught by service/test_forks.py
     tables.AllOf(tables.equals(schema.INCARNATION, incarnation), NONE_LEFT)
@@ -286,9 +209,6 @@ a pass goes on though a fork was made
 a deletion goes with what it deletes
     protocol.compaction:Horizon.at caught by janitor/test_compact.py
     self.next_offset and now_ms >= self.next_ms => self.next_offset
-a stream gets no compaction from its bucket
-    log.buckets:count_created caught by http/test_compaction.py
-    (schema.COMPACTION,) if may_compact else () => ()
 what a process remembers is read below what is compacted
     log.read:read_page
         caught by janitor/test_compact.py::test_what_a_process_remembers_is_not_read_below_what_is_compacted
@@ -314,21 +234,12 @@ a janitor takes another's pack for its own
 mail is committed by the second batch, though the first one holds it
     log.combining:ChainEnd.is_open caught by log/test_combining.py
     box == self.last_start and self.holds(mail_id) is None => box == self.last_start
-a webhook may lead into the private network
-    outbound.request:is_public caught by outbound/test_request.py
-    refused or not address.is_global or => refused or
 a commit of the engine is acknowledged before it is on the disk
     engine.sqlite_file:_SETTINGS caught by engine/test_durability.py
     PRAGMA synchronous = FULL; => PRAGMA synchronous = OFF;
-the beginning of a stream is read where it was let go of
-    service.read:_begin caught by http/test_retention.py
-    record.retained if record.snapshot is None else 0 => 0
 the client claims an epoch while a batch of the one before may be written
     client.batches:Batches._may_claim caught by client/test_batches.py
     self._is_first and (not batch.may_be_written) => self._is_first
-the removal of a batch leaves all but its first object
-    blobs:objects_of caught by blobs/test_keys.py
-    parts_of(key, 0) => parts_of(key, 0)[:1]
 a tail is remembered before its commit, and stays remembered after its turn was taken back
     server.system:CommittedTails.learn caught by server/test_system.py
     self._database.then(lambda: learn(head)) => learn(head)
@@ -353,36 +264,6 @@ a call stays shared until it ends, so that a reader is given what is older than 
     result = self._results.pop(name) => result = self._results[name]
     result.set_result(await self._run(call))
         => result.set_result(await self._run(call)); self._results.pop(name)
-readers that want the same at once each make a call
-    wake.follow:SingleFlight.share caught by wake/test_single_flight.py
-    result = self._results.get(name) => name = object(); result = self._results.get(name)
-readers that want different things share one call
-    wake.follow:SingleFlight.share caught by wake/test_single_flight.py
-    result = self._results.get(name) => name = None; result = self._results.get(name)
-a reader that is cancelled cancels the call that others share
-    wake.follow:SingleFlight.share caught by wake/test_single_flight.py
-    asyncio.shield(result) => result
-each caller fetches a value that one fetches for all
-    http.security.keys:RefreshingCache.get caught by authorization/test_keys.py
-    acquire(blocking=not serves) => acquire(blocking=False)
-a withdrawn key is accepted for ever
-    http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
-    self._value is None or now - self._fetched_at > self._fresh_seconds => self._value is None
-a key that nobody has seen for a day is accepted
-    http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
-    self._value if now - self._fetched_at <= STALE_SECONDS else None => self._value
-each request fetches keys that cannot be fetched, or that lack the one it names
-    http.security.keys:RefreshingCache._refreshed caught by authorization/test_keys.py
-    if may_try and ( => if (
-a revoked token is accepted until the process ends
-    http.security.keys:check_of_revocation caught by authorization/test_revocation.py
-    RefreshingCache(fetch, clock, fresh_seconds=REVOKED_SECONDS) => RefreshingCache(fetch)
-a token stays remembered beyond the next look at the revoked ids
-    http.security.authorization:Tokens.check caught by authorization/test_revocation.py
-    until = min(until, self._check_id(token_id)) => self._check_id(token_id)
-an accepted token is remembered for ever
-    http.security.authorization:Tokens.recall caught by authorization/test_keys.py
-    remembered is not None and self._clock() < remembered[1] => remembered is not None
 a registration of a waiter counts as fresh until it lapses
     wake.queue:Waiters.ensure caught by wake/test_waiters.py
     found.until_ms - now_ms > RENEW_MS => found.until_ms - now_ms > 0
@@ -427,13 +308,6 @@ the state of a producer that a batch pushes out is lost
     log.append:put_batch caught by faults/test_rules_of_the_proof.py
     [tables.Write(item, condition=tables.IF_ABSENT), *states]
         => [tables.Write(item, condition=tables.IF_ABSENT)]
-a producer that was fenced goes on writing
-    protocol.producer:check_producer caught by protocol/test_producer.py
-    claim.epoch < state.epoch => False
-a new epoch of a producer is a duplicate of an earlier one
-    protocol.producer:is_duplicate
-        caught by protocol/test_append.py::test_an_accepted_append_advances_its_producer
-    claim.epoch == state.epoch => True
 a second process may use the data folder
     server.lock:_lock caught by server/test_lock.py
     fcntl.LOCK_EX => fcntl.LOCK_SH
@@ -464,111 +338,12 @@ a copy takes what landed late for its own append
 the janitor's entries are copied before a write that may still land
     ops.copy_table:Copy.run caught by ops/test_copy_table.py
     self._wait_for_late_copies() => pass
-a process that has asked for the format before does not raise it
-    service.stores:Stores.check_format caught by lambdas/test_format.py
-    self.format_epoch < needed or self.format_epoch < 0 => self.format_epoch < 0
-a release that cannot read the stored format is deployed
-    functions.setup.app:check_format caught by lambdas/test_setup.py
-    least > FORMAT_EPOCH => False
-a Spark query forgets streams whose names it was given
-    spark.progress:everything_until
-        caught by spark/test_churn.py::test_names_that_were_given_one_by_one_are_kept
-    options.pattern is not None => True
-a Spark query reads a stream again that it has forgotten
-    spark.progress:everything_until
-        caught by spark/test_churn.py::test_what_was_forgotten_is_told_from_what_is_new
-    before is None and start.has_forgotten(bucket, head) => False
-a function starts open to everybody
-    http.lambda_adapter:create_function_app caught by authorization/test_closed_doors.py
-    settings.authorization.check_not_open() => pass
-a header that is no text makes a function fail
-    http.lambda_adapter:HttpApi.scope caught by lambdas/test_odd_headers.py
-    str(value).encode(errors='replace') => str(value).encode()
-the notifier's trigger is not told which records failed
-    functions.notifier.app:handler caught by wake/test_notifier.py
-    failures.get(message.log_pk) if message else None => None
-the janitor goes on when its time is over
-    functions.janitor.app:handler.has_time_left caught by lambdas/test_packer.py
-    bool(context.get_remaining_time_in_millis() > _SPARE_MS) => True
 the janitor removes the queue of a reader that has not registered yet
     wake.notifier:sweep_queues caught by wake/test_sweep.py
     now_ms - (queues.made_ms(url) or now_ms) >= ORPHAN_MS => queues.made_ms(url) is not None
-the host of a webhook may lead into the private network
-    outbound.connection:_Checked._addresses caught by outbound/test_connection.py
-    raise AddressRefused => pass
-the parts of a bootstrap are put together on the event loop
-    http.buckets:get_bootstrap
-        caught by http/test_loop_lag.py::test_no_snapshot_and_no_bootstrap_blocks_the_event_loop
-    await asyncio.to_thread(render) if len(made.parts) > snapshots.FEW_PARTS else render() => render()
-a page of the console may run scripts from anywhere
-    http.pages:_CONTENT_SECURITY_POLICY caught by http/test_catalog.py
-    script-src 'self' => script-src *
-the local gateway hands on a head that API Gateway refuses
-    tests.stack.gateway:check_head caught by infra/test_edge.py
-    raise RefusedByGateway(HEAD_TOO_LARGE) => pass
-a function reports its metrics with each request
-    observability.report:Reporter.report caught by observability/test_report.py
-    seconds < self._due_at => False
-a watch begins though its stream was created again during the registration
-    service.watch:_look caught by service/test_watch.py
-    head.record.incarnation != record.incarnation => False
-the tail of a fork without writes is 0
-    service.watch:load_tail caught by service/test_watch.py
-    Tail(record.base) if last is None => Tail(0) if last is None
-a page that leaves out a part of a burst is up to date
-    wake.follow:LiveRead._recent caught by http/test_sse.py
-    self._woken and batches[-1].end - start <= limit_bytes => self._woken
-each part of a page is up to date
-    http.live:EventStream.events caught by http/test_sse.py
-    up_to_date=up_to_date and cut == whole => up_to_date=up_to_date
-an Idempotency-Key finds the call of another subject
-    http.proxy:Proxy._answered caught by proxy/test_proxy.py::test_a_repeated_request_calls_once
-    _digest(key, members['subject'], once, attempt) => _digest(key, once, attempt)
 two processes take one call
     proxy.calls:Calls.take caught by proxy/test_calls.py
     once='taken', lease_ms=lease_ms => lease_ms=lease_ms
-a call goes on after a 504
-    http.proxy:Proxy._wait
-        caught by proxy/test_proxy.py::test_a_client_without_the_headers_stops_a_call_that_nobody_can_repeat
-    if not is_repeatable: => if False:
-a call that is stopped before its answer goes on
-    proxy.pipe:_Piping.pipe_or_refuse
-        caught by proxy/test_proxy.py::test_a_client_without_the_headers_stops_a_call_that_nobody_can_repeat
-    working.cancel() => pass
-a 304 has no Vary
-    http.compression:compress caught by http/test_compression.py
-    {200, 304} => {200}
-a socket's data of another stream are an answer
-    console/socket.js:isOfAnother
-        caught by browser/test_socket.py::test_it_waits_and_asks_as_the_page_of_the_socket_says
-    cursor % MARKS !== page.cursor % MARKS => false
-a HEAD has no Vary
-    http.compression:compress caught by http/test_compression.py
-    request.method not in {'GET', 'HEAD'} => request.method != 'GET'
-gzip is sent to a client that refuses it by q=0.0
-    http.compression:accepts_gzip caught by http/test_compression.py
-    ;q=0(\\.0*)?$ => ;q=0$
-only the first Accept-Encoding counts
-    http.compression:accepts_gzip caught by http/test_compression.py
-    ','.join(request.headers.getlist('Accept-Encoding')) => request.headers.get('Accept-Encoding', '')
-the Vary of a response is lost with its compression
-    http.compression:compress caught by http/test_compression.py
-    [*filter(None, headers.get('Vary', '').split(', ')), 'Accept-Encoding'] => ['Accept-Encoding']
-a response without an entity tag gets a weak one
-    http.compression:compress caught by http/test_compression.py
-    tag.startswith('"') and => True and
-a file that is gzip already is compressed twice
-    http.compression:compress caught by http/test_compression.py
-    'Content-Encoding' in headers or not => not
-a watch of a deleted stream is registered
-    service.watch:begin_watches caught by service/test_watch.py
-    [record for record in found.values() if not record.deleted] => list(found.values())
-a client that waits gets the entries of the next call of its id
-    proxy.calls:Calls.until caught by proxy/test_calls.py
-    incarnation not in {None, reading.record.incarnation} => False
-a call that has ended is waited for
-    proxy.calls:Calls.until caught by proxy/test_calls.py
-    is_enough(call) or call.has_ended => is_enough(call)
 an answer is written behind that of an earlier call
     proxy.calls:Calls.open_answer caught by proxy/test_calls.py
     if head.tail.offset: => if False:
@@ -581,39 +356,9 @@ the removal of a call does not stop its upstream
 an answer that is cut is closed under a sequence number that may be used
     proxy.pipe:_Piping.finish caught by proxy/test_calls.py
     await (self.cut() if error else self.write(close=True)) => await self.write(close=True)
-a write of unknown outcome is not repeated
-    proxy.pipe:retry_while_storage_fails caught by proxy/test_calls.py
-    errors.OutcomeUnknown, => errors.Busy,
-each byte of an answer postpones its batch
-    proxy.pipe:_Piping.copy
-        caught by proxy/test_proxy.py::test_answers_in_drips_are_written_before_the_end
-    due_at = due_at if self._batch else time.monotonic() + limits.linger
-        => due_at = time.monotonic() + limits.linger
-an answer without a content type has an empty one
-    proxy.pipe:_Piping.pipe caught by proxy/test_proxy.py::test_an_answer_without_a_content_type_is_bytes
-    header_of(answer, b'content-type') or DEFAULT => header_of(answer, b'content-type')
-only the last address of a name is tried
-    outbound.connection:_Checked.connect_tcp caught by outbound/test_connection.py
-    for address in first: => for address in ():
-an upstream's headers are found in lower case alone
-    proxy.upstream:header_of caught by proxy/test_proxy.py::test_an_answer_becomes_a_stream
-    sent.lower() == name => sent == name
-an upstream's key keeps the end of its line
-    proxy.upstream:load_key caught by proxy/test_proxy.py::test_an_answer_becomes_a_stream
-    key.strip().encode => key.encode
-an Idempotency-Key is good for another URL
-    http.proxy:Proxy._answered caught by proxy/test_proxy.py::test_a_repeated_request_calls_once
-    _digest(key, asked.method, asked.url, asked.body.content) => _digest(key, asked.body.content)
-a page backwards is closed though the tail is later
-    service.start_point:read_back caught by service/test_start_point.py
-    closed=end == tail.offset and tail.closed => closed=tail.closed
 a socket's data go across a gap
     log.read:load_news caught by service/test_watch.py
     behind and entry.end != behind[0].start => False
-a page backwards has the entity tag that it had before the compaction
-    service.start_point:read_back
-        caught by janitor/test_compact.py::test_start_points_and_times_are_those_of_what_is_left
-    compacted=start < record.compacted => compacted=False
 """
 
 BUGS = [_bug(block) for block in re.split(r"^(?=\S)", _TABLE.strip(), flags=re.MULTILINE) if block]
