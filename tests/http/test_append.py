@@ -15,18 +15,6 @@ def check_closed(answer: Answer, next_offset: str) -> None:
     assert answer.next_offset == next_offset
 
 
-def test_an_append_gets_204_with_the_new_tail(door: Door, make_stream: Make) -> None:
-    """And the next read begins at that offset."""
-    path = make_stream(body=b"one,")
-    answer = door.post(path, TEXT, b"two")
-    assert (answer.status, answer.next_offset) == (204, "0000000000000007")
-    for absent in ("stream-closed", "producer-epoch", "producer-seq", "stream-up-to-date", "location"):
-        assert answer[absent] is None
-    door.post(path, TEXT, b"three")
-    assert door.get(path).body == b"one,twothree"
-    assert door.get(f"{path}?offset={answer.next_offset}").body == b"three"
-
-
 def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
     path = make_stream()
     pieces = [b"a", b"", b"\xe2", b"\x82\xac", b"b" * 100_000, b"c"]

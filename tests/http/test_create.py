@@ -4,27 +4,6 @@ import pytest
 
 from tests.http.asgi import CLOSE, HOST, JSON, TEXT, Door
 
-
-@pytest.mark.parametrize(
-    ("headers", "body", "content"),
-    [
-        (TEXT, "żółw\r\n\0".encode(), "żółw\r\n\0".encode()),
-        ({}, bytes(range(256)), bytes(range(256))),
-        (JSON, b"[1, [2], {}]", b"[1,[2],{}]"),
-        (JSON, b"[]", b"[]"),
-        ({"Content-Type": "application/ndjson"}, b'{"a":1}\n{"a":2}\n', b'{"a":1}\n{"a":2}\n'),
-    ],
-)
-def test_a_creation_may_carry_the_first_messages(
-    door: Door, path: str, headers: dict[str, str], body: bytes, content: bytes
-) -> None:
-    answer = door.put(path, headers, body)
-    assert (answer.status, answer.body) == (201, b"")
-    read = door.get(path)
-    assert read.body == content
-    assert read.next_offset == answer.next_offset == door.head(path).next_offset
-
-
 COMPACT = JSON | {"Stream-Compact": "last-by-key"}
 
 

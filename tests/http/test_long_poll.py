@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.answers import Answer
-from tests.http.asgi import CLOSE, JSON, TEXT, Door, Make, by_the_server, interval
-from tests.support import Clock
+from tests.http.asgi import CLOSE, JSON, TEXT, Door, by_the_server
 from tidemark.service.read import read
 from tidemark.wake import follow
 
@@ -18,31 +17,6 @@ pytestmark = [pytest.mark.usefixtures("no_polling"), pytest.mark.each_way]
 
 
 # --- without waiting ----------------------------------------------------------------
-
-
-def test_data_that_is_already_there_is_returned_at_once(server: Door, clock: Clock, path: str) -> None:
-    """The response is that of a catch-up read, with a cursor; this server would wait for minutes."""
-    server.put(path, JSON, b'[{"a":1}, 2]')
-    answer = server.get(f"{path}?offset=-1{POLL}")
-    catch_up = server.get(path)
-    own = str(server.cursor_of(path, interval(clock)))
-    assert answer.headers == catch_up.headers | {"stream-cursor": own}
-    assert (answer.status, answer.body) == (200, b'[{"a":1},2]')
-
-
-def test_a_long_poll_without_data_ends_with_204(door: Door, make_stream: Make, clock: Clock) -> None:
-    """204 has the tail, up to date and the cursor; it has no body, and no cache may keep it."""
-    path = make_stream("application/json", b"[1]")
-    tail = door.head(path).next_offset
-    for offset in (tail, "now"):
-        answer = door.get(f"{path}?offset={offset}{POLL}")
-        assert answer.status == 204
-        assert answer.next_offset == tail
-        assert answer["stream-up-to-date"] == "true"
-        assert answer["stream-cursor"] == str(door.cursor_of(path, interval(clock)))
-        assert answer["stream-closed"] is None
-        assert answer["cache-control"] == "no-store"
-        assert answer["content-type"] == "application/json"
 
 
 # --- waiting ------------------------------------------------------------------------

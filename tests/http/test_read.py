@@ -19,27 +19,6 @@ def check_absent(answer: Answer, *names: str) -> None:
     assert {name: answer[name] for name in names} == dict.fromkeys(names)
 
 
-def test_a_read_without_an_offset_returns_the_whole_stream(door: Door, make_stream: Make) -> None:
-    path = make_stream("text/plain; charset=utf-8", b"hello", Stream_TTL="3600")
-    answer = door.get(path)
-    assert (answer.status, answer.body) == (200, b"hello")
-    assert answer["content-type"] == "text/plain; charset=utf-8"
-    assert answer.next_offset == "0000000000000005"
-    assert state(answer) == ("true", None)
-    assert answer["cache-control"] == REVALIDATED
-    assert answer["stream-cursor"] == str(door.cursor_of(path))
-    assert (answer["etag"] or "").endswith(':0000000000000000.39dda026:0000000000000005"')
-    check_absent(
-        answer, "location", "stream-ttl", "stream-expires-at", "producer-epoch", "stream-sse-data-encoding"
-    )
-
-
-def test_offset_minus_one_and_zero_read_from_the_beginning(door: Door, make_stream: Make) -> None:
-    path = make_stream(body=b"hello")
-    for query in ("?offset=-1", "?offset=0000000000000000", "?cursor=x", "?unknown=1"):
-        assert door.get(path + query) == door.get(path)
-
-
 def test_a_stream_is_read_backwards_a_page_at_a_time(door: Door, make_stream: Make) -> None:
     path = make_stream("application/json", b"[1,22,333]")
     door.post(path, JSON, b"[4444,5]")

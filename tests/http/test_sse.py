@@ -45,22 +45,6 @@ def check_order(events: list[Event]) -> None:
 # --- what is there ------------------------------------------------------------------
 
 
-def test_an_event_stream_sends_existing_data_first(door: Door, make_stream: Make, clock: Clock) -> None:
-    path = make_stream("application/json", b'[{"a":1}, {"b":2}]')
-    answer = door.get(f"{path}?offset=-1{SSE}")
-    assert answer.status == 200
-    assert answer["content-type"] == "text/event-stream"
-    assert answer["etag"] == door.get(path)["etag"]
-    assert "no-store" in (answer["cache-control"] or "")
-    check_order(answer.events)
-    assert [json.loads(text) for text in data(answer.events)] == [[{"a": 1}, {"b": 2}]]
-    tail, cursor = door.head(path).next_offset, str(door.cursor_of(path, interval(clock)))
-    assert controls(answer.events) == [{"streamNextOffset": tail, "streamCursor": cursor, "upToDate": True}]
-    for absent in ("next-offset", "up-to-date", "closed", "cursor"):
-        assert answer[f"stream-{absent}"] is None, "the events report it"
-    assert answer["content-length"] is None
-
-
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("piece_bytes", [live.PIECE_BYTES, 2])
 def test_every_part_of_the_data_has_its_control_event(

@@ -101,17 +101,7 @@ def test_a_json_stream_is_forked_at_message_ends_and_sub_offsets_count_messages(
             read(world.process().stores, fork, len(expected) + 1)
 
 
-def test_a_fork_of_a_closed_stream_is_open_and_has_no_producers(world: support.World) -> None:
-    process, source = support.filled(world, b"a")
-    process.append(source, b"b", close=True, seq="9", claim=("p", 3, 0))
-    for offset in (1, 2):
-        process.fork(fork := support.a_key(), source, offset)
-        reading = read(world.process().stores, fork, 0)
-        assert (reading.data, reading.page.closed) == (b"ab"[:offset], False)
-        with pytest.raises(errors.SequenceGap):
-            process.append(fork, b"c", claim=("p", 3, 1))
-        process.append(fork, b"c", claim=("p", 0, 0), seq="1")
-        assert process.read_all(fork) == b"ab"[:offset] + b"c"
+# --- made again -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asked", [None, Expiry(ttl_seconds=5)])
@@ -123,9 +113,6 @@ def test_a_fork_inherits_the_expiry_unless_it_has_its_own(
     process.create(source, expiry=source_expiry)
     made = process.fork(support.a_key(), source, expiry=asked or NEVER)
     assert made.head.record.expiry == (asked or source_expiry)
-
-
-# --- made again -----------------------------------------------------------------------
 
 
 def test_a_repeated_creation_of_a_fork_is_idempotent(world: support.World) -> None:
