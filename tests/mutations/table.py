@@ -1,14 +1,14 @@
-"""Bugs, and the tests that are to catch each: a rule that matters only in one order of events, after a crash,
-a lost reply or damage has a row. A rule that one request shows has its own test instead.
+"""Bugs, and the tests that are to catch each. A row is for a test of orders, late writes or properties: such
+a test could come to check nothing, and nobody would see it. Other rules have a test that asserts them.
 
     the bug
         module:function caught by tests, of the lowest layer that knows the rule, in seconds
         a piece of the function => what stands in its place
 
 The piece is written as `ast.unparse` prints the function, and occurs there once: moves within the module,
-formatting and comments change nothing. A class or a constant can stand for the function. A piece of a `.js`
-file is a piece of its text. Modules are named below `tidemark`, or from `functions` or `tests` on; tests
-below `tests/`. A line that is indented further goes on.
+formatting and comments change nothing. A class or a constant can stand for the function. Modules are named
+below `tidemark`, or from `functions` or `tests` on; tests below `tests/`. A line that is indented further
+goes on.
 """
 
 import ast
@@ -32,8 +32,6 @@ class Bug(NamedTuple):
 
     def plant(self, source: str) -> str:
         """The module with the bug. Raises LookupError where the code has no such piece, or several."""
-        if self.path.endswith(".js"):
-            return self._edited(source)
         node: ast.AST = ast.parse(source)
         for name in self.function.split("."):
             found = [each for each in ast.walk(node) if _name(each) == name]
@@ -67,7 +65,7 @@ def _name(node: ast.AST) -> str:
 def _bug(block: str) -> Bug:
     name, place, *edits = re.sub(r"\n {8,}", " ", block).splitlines()
     module, function, tests = re.split(":| caught by ", place.strip(), maxsplit=2)
-    path = module if module.endswith(".js") else module.replace(".", "/") + ".py"
+    path = module.replace(".", "/") + ".py"
     return Bug(
         name,
         path if path.startswith(("functions/", "tests/")) else f"shared/tidemark/{path}",
@@ -81,9 +79,6 @@ _TABLE = r"""
 a trim does not wait for forks
     janitor.sweep:trim caught by service/test_snapshots.py
     record.references => False
-a try without an answer counts as one that did nothing
-    aws.retry:NoAnswer caught by faults/test_table_fails.py
-    outcome_known = False => outcome_known = True
 the trigger and the readers may read what was there a while ago
     log.dynamodb_table:DynamoDBTable.query caught by wake/test_interleavings_of_the_code.py
     ConsistentRead=True => ConsistentRead=False
@@ -112,51 +107,13 @@ a pass of compaction that is resumed learns no keys
 batches that do not follow each other are packed
     janitor.pack:_Run.add caught by faults/test_damaged_bytes.py::test_a_damaged_log_is_never_returned
     batch is not self.first and (not batch.checksums.follow(self.last.checksums)) => False
-a write that hangs is reported as not done
-    engine.turns:TurnThread._give_up caught by engine/test_hanging_disk.py
-    OutcomeUnknown() => StorageUnavailable()
-an append right behind what a reader has is no news
-    wake.follow:Follower.is_interested caught by wake/test_hub.py
-    start >= self.offset => start > self.offset
-a socket is told beyond the end of its lease, and so of its token
-    http.socket_session:SocketSession._look caught by http/test_socket.py
-    time.monotonic() >= watch.ends_at => False
 an upload is removed that is published while the janitor looks at it
     janitor.sweep:remove_unused caught by faults/test_late_writes.py
     not is_used and claim_entry(stores.table, due) => not is_used
-what a try may have written is forgotten with the next one, and written twice
-    client.batches:Batches.answered caught by client/test_batches.py
-    batch.may_be_written |= => batch.may_be_written =
 a lapsed watch is removed though it was renewed meanwhile
     log.waiters:remove_lapsed caught by wake/test_interleavings_of_sockets.py
     table.delete(schema.waiter_key(waiter), tables.equals(schema.UNTIL_MS, waiter.until_ms))
         => table.delete(schema.waiter_key(waiter))
-an unwatch that is handled late ends a later watch
-    log.waiters:end_watches.end caught by wake/test_socket_function.py
-    table.delete(_watch_key(connection_id, incarnation), tables.Compared(schema.ASKED_MS, '<', asked_ms))
-        => table.delete(_watch_key(connection_id, incarnation))
-a socket that could not be told is taken for one that is gone
-    wake.notifier:SocketApi._ask caught by wake/test_sockets.py
-    status == HTTPStatus.GONE => status != HTTPStatus.OK
-the answers of a group commit are swapped
-    service.group_commit:GroupCommit._commit caught by faults/test_waiting_appends.py
-    zip(group, answers, strict=True) => zip(group, reversed(answers), strict=True)
-the checksum of a pack's block is not checked
-    log.pack_format:check_block caught by log/test_pack_format.py
-    if len(stored) != entry.stored_bytes or zlib.crc32(stored) != entry.checksum:
-        => if len(stored) != entry.stored_bytes:
-the checksum of a batch is not checked
-    log.records:Checksums.fit caught by faults/test_damaged_bytes.py
-    self.after is None or self.after == _crc(self.before, start, data) => True
-a batch need not follow the one before it
-    log.records:Checksums.follow caught by faults/test_damaged_bytes.py
-    self.before is None or earlier.after in {None, self.before} => True
-a reader goes on with the cursor of an earlier stream of this name
-    protocol.caching:is_of_another caught by protocol/test_caching.py
-    return CATCH_UP_INTERVAL <= cursor >> MARK_BITS => return False and cursor >> MARK_BITS
-a tail is remembered for ever
-    log.tails:TailCache.get caught by log/test_tails.py
-    not 0 <= now_ms - head.learned_ms < MAX_AGE_MS => False
 a write that meets itself counts as lost
     log.append:check_landed caught by faults/test_rules_of_the_proof.py
     winner.append_id != entry.append_id => True
@@ -234,131 +191,10 @@ a janitor takes another's pack for its own
 mail is committed by the second batch, though the first one holds it
     log.combining:ChainEnd.is_open caught by log/test_combining.py
     box == self.last_start and self.holds(mail_id) is None => box == self.last_start
-a commit of the engine is acknowledged before it is on the disk
-    engine.sqlite_file:_SETTINGS caught by engine/test_durability.py
-    PRAGMA synchronous = FULL; => PRAGMA synchronous = OFF;
-the client claims an epoch while a batch of the one before may be written
-    client.batches:Batches._may_claim caught by client/test_batches.py
-    self._is_first and (not batch.may_be_written) => self._is_first
-a tail is remembered before its commit, and stays remembered after its turn was taken back
-    server.system:CommittedTails.learn caught by server/test_system.py
-    self._database.then(lambda: learn(head)) => learn(head)
-a batch is remembered before its commit, and stays remembered after its turn was taken back
-    server.system:CommittedBatches.keep caught by server/test_system.py
-    self._database.then(lambda: shared.append(keep(incarnation, *batches)))
-        => shared.append(keep(incarnation, *batches))
-a pack is remembered before its commit, and stays remembered after its turn was taken back
-    server.system:CommittedBatches.keep_found caught by server/test_system.py
-    self._database.then(lambda: keep_found(incarnation, entry)) => keep_found(incarnation, entry)
-a transaction's token stays remembered after its turn was taken back
-    tests.stack.dynamodb:DynamoDBProtocol.__init__ caught by engine/test_database.py
-    table.database.taken_back.append(self._forget_uncommitted) => pass
-waiters are woken though their turn was taken back
-    engine.database:Database._take_back caught by engine/test_database.py
-    self._resting, self._then, self.is_dirty = ([], [], False) => self._resting, self.is_dirty = ([], False)
-a call that hides a failure is answered, though its turn was taken back
-    engine.database:Database._take_back caught by engine/test_database.py
-    self._call.is_lost = True => pass
-a call stays shared until it ends, so that a reader is given what is older than its request
-    wake.follow:SingleFlight._make caught by wake/test_single_flight.py
-    result = self._results.pop(name) => result = self._results[name]
-    result.set_result(await self._run(call))
-        => result.set_result(await self._run(call)); self._results.pop(name)
-a registration of a waiter counts as fresh until it lapses
-    wake.queue:Waiters.ensure caught by wake/test_waiters.py
-    found.until_ms - now_ms > RENEW_MS => found.until_ms - now_ms > 0
-a registration counts as written though its write failed
-    wake.queue:Waiters.ensure caught by wake/test_waiters.py
-    put_waiter(self._table, => found.until_ms = now_ms + LIFE_MS; put_waiter(self._table,
-backup copies blobs before the table
-    cli.store:back_up caught by cli/test_store.py
-    _copy_beside(data_dir, part) => pass
-    table.backup(copy) => _copy_beside(data_dir, part); table.backup(copy)
-a change is queued behind the commit of what was changed
-    server.system:EmbeddedSystem._written caught by server/test_system.py
-    self.changes.send_with(db, [json.dumps(record)])
-        => self.database.then(lambda: self.changes.send([json.dumps(record)]))
-a change is done before it is handed on
-    server.system:ChangeFollower.work caught by server/test_system.py
-    writes = [ => self._changes.done(taken); writes = [
-a delivery is done before its notice is handled
-    server.system:Deliveries._handle caught by server/test_system.py
-    self._notices.done([message]) => pass
-    self._deliverer.handle(notice) => self._notices.done([message]); self._deliverer.handle(notice)
-readers are woken before the commit
-    server.system:EmbeddedSystem._written caught by server/test_system.py
-    self.database.then(lambda: self.wake.hub.wake(message.key, message.incarnation, message.start))
-        => self.wake.hub.wake(message.key, message.incarnation, message.start)
-a row of the engine is not compared with its checksum
-    engine.rows:decoded caught by engine/test_rows.py
-    crc32(stored) != crc => False
-a search that a damaged key has misled proves that a row is missing
-    engine.rows:Rows.find caught by engine/test_rows.py
-    _check_place(db, place) => pass
-a stream ends before the tail that it had
-    service.read:_try_page caught by faults/test_damaged_bytes.py
-    known_tail is None or start > known_tail.offset => True
-a snapshot's checksum is not checked
-    service.stores:Stores.snapshot_blob caught by faults/test_damaged_bytes.py
-    snapshot.crc not in {None, fast_zlib().crc32(blob)} => False
-a snapshot that a URL hands out is not compared with its checksum
-    server.blob_urls:BlobUrls._hand_out caught by server/test_blob_urls.py
-    asked.get('crc', f'{crc:08x}') != f'{crc:08x}' => False
 the state of a producer that a batch pushes out is lost
     log.append:put_batch caught by faults/test_rules_of_the_proof.py
     [tables.Write(item, condition=tables.IF_ABSENT), *states]
         => [tables.Write(item, condition=tables.IF_ABSENT)]
-a second process may use the data folder
-    server.lock:_lock caught by server/test_lock.py
-    fcntl.LOCK_EX => fcntl.LOCK_SH
-a blob is named before it is on the disk
-    engine.files:BlobFiles.writing caught by engine/test_files.py
-    os.fsync(file.fileno()) => pass
-the name of a blob is not on the disk
-    engine.files:BlobFiles.writing caught by engine/test_files.py
-    _sync_folder(path.parent) => pass
-a call is answered before the commit of its turn
-    engine.database:Database._make_turn caught by engine/test_database.py
-    turn.has_run() => turn.has_run(is_over=True)
-what is to follow a commit comes before it
-    engine.database:Database.then caught by engine/test_database.py
-    self._then.append(call) => call()
-the client sends a write again that may have been carried out
-    client.exchange:exchange caught by client/test_core.py
-    passing(reply) and may_repeat(reply) => passing(reply)
-a follower reads on in a stream that was replaced
-    client.reading:ReadOperations.same caught by client/test_core.py
-    tag and incarnation not in {None, tag[1]} => False
-an answer that is not the protocol's acknowledges a message
-    client.batches:Batches._not_written caught by client/test_batches.py
-    'stream-next-offset' not in headers and 'producer-seq' not in headers => False
-a copy takes what landed late for its own append
-    cli.transfer:StreamTarget.write caught by cli/test_transfer.py
-    return False => return True
-the janitor's entries are copied before a write that may still land
-    ops.copy_table:Copy.run caught by ops/test_copy_table.py
-    self._wait_for_late_copies() => pass
-the janitor removes the queue of a reader that has not registered yet
-    wake.notifier:sweep_queues caught by wake/test_sweep.py
-    now_ms - (queues.made_ms(url) or now_ms) >= ORPHAN_MS => queues.made_ms(url) is not None
-two processes take one call
-    proxy.calls:Calls.take caught by proxy/test_calls.py
-    once='taken', lease_ms=lease_ms => lease_ms=lease_ms
-an answer is written behind that of an earlier call
-    proxy.calls:Calls.open_answer caught by proxy/test_calls.py
-    if head.tail.offset: => if False:
-the answer of the next call is removed with this call
-    proxy.calls:Calls.remove caught by proxy/test_calls.py
-    (answer_key(call_id), call_key(call_id)) => (call_key(call_id), answer_key(call_id))
-the removal of a call does not stop its upstream
-    proxy.pipe:_Piping.watch caught by proxy/test_calls.py
-    self.stop(ABORTED) => pass
-an answer that is cut is closed under a sequence number that may be used
-    proxy.pipe:_Piping.finish caught by proxy/test_calls.py
-    await (self.cut() if error else self.write(close=True)) => await self.write(close=True)
-a socket's data go across a gap
-    log.read:load_news caught by service/test_watch.py
-    behind and entry.end != behind[0].start => False
 """
 
 BUGS = [_bug(block) for block in re.split(r"^(?=\S)", _TABLE.strip(), flags=re.MULTILINE) if block]
