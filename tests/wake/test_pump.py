@@ -14,9 +14,7 @@ from tests.stack.triggers import Pump, from_first_failure, matches
 from tests.support import World, a_key
 from tests.waiting import until
 from tests.wake.support import pumping
-from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
-from tidemark.log.waiters import put_waiter
 
 pytestmark = pytest.mark.slow
 
@@ -88,28 +86,6 @@ def test_the_function_gets_the_event_that_lambda_sends(scene: Scene) -> None:
     pk = log_pk(scene.key, scene.incarnation)
     keys = {"pk": {"S": pk}, "sk": {"S": "0" * 16}}
     assert change == {"Keys": keys, "StreamViewType": "KEYS_ONLY"}
-
-
-def test_only_records_that_the_templates_filter_accepts_arrive(scene: Scene) -> None:
-    """A waiter's item is none."""
-    with scene.pumping():
-        scene.process.create(a_key())
-        put_waiter(scene.process.stores.table, Waiter(scene.incarnation, "http://queue", 1))
-        scene.append(5)
-        until(lambda: len(scene.arrived()) == 5)
-        found = [each["dynamodb"]["Keys"]["pk"]["S"] for call in scene.memory("calls") for each in call]
-    assert sorted(found) == ["bucket/v1", *[log_pk(scene.key, scene.incarnation)] * 5]
-
-
-def test_batches_of_the_templates_size_follow_each_other(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with scene.pumping(batch_size=7):
-        scene.append(100)
-        until(lambda: len(scene.arrived()) >= 100)
-        assert scene.arrived() == list(range(100))
-        assert max(len(call) for call in scene.memory("calls")) <= 7
-    assert capsys.readouterr().err == ""
 
 
 def test_the_pump_goes_on_after_any_exception(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
