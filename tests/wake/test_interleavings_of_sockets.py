@@ -136,7 +136,7 @@ class Scene:
         def sweep() -> None:
             if sweeps:
                 queues = make_queues()
-                queues.create(1)  # With an old queue, all waiters are looked at.
+                queues.create(1_000)  # With an old queue, all waiters are looked at.
                 sweep_queues(self.sweeper.stores.table, queues, self.clock())
             self.turns.finish("S")
 
