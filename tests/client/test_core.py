@@ -1,5 +1,6 @@
 """The client's rules, without I/O: what is asked, and what becomes of each answer."""
 
+import re
 import subprocess
 import sys
 from base64 import b64encode
@@ -7,6 +8,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -642,6 +644,54 @@ def test_the_names_of_the_client_are_known_to_people_and_to_checkers() -> None:
     assert sorted(getattr(tidemark, "__all__")) == sorted(dir(tidemark))  # noqa: B009
     with pytest.raises(AttributeError, match="Strem"):
         _ = tidemark.Strem  # type: ignore[attr-defined]
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "-c", "from tidemark import Strem"]
-    checked = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert 'maybe "Stream"?' in checked.stdout
+
+
+#: Of these lines only those behind `# wrong` are mistakes.
+CHECKED = """\
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, TypedDict
+from tidemark import AsyncStream, Stream
+class Step(TypedDict, total=False): tools: list[str]
+@dataclass
+class Order: id: int
+step: Step = {"tools": ["search"]}
+lines: dict[str, list[str]] = {"a": ["b"]}
+stream, any_object = Stream("u"), Stream("u", default=str)
+stream.append(b"a"); stream.append("a"); stream.append([1, {"a": [None, 2.5]}]); stream.append(lines)
+stream.append(step); stream.append([step]); stream.append({"order": Order(1), "at": datetime.now(UTC)})
+any_object.append({"price": Decimal(1)}); any_object.producer("p").append({1, 2})
+Stream.create("u", default=lambda model: model.dump(), data=object()).append(object())
+def write(made: Stream, message: dict[str, Any]) -> None: made.append(message)
+write(any_object, {}); write(stream, {})
+async def main(log: AsyncStream) -> None:
+    await log.append(step)
+    log.producer("p")
+# wrong
+    log.append(step)
+    await log.append({"a": {1}})
+    await log.producer("p").append(object())
+from tidemark import Strem
+Stream("u", tokn="a")
+stream.append(object())
+stream.append({1, 2})
+stream.append({"price": [Decimal(1)]})
+stream.producer("p").append(object())
+stream.producer("p", linger=1)
+Stream.create("u", data=object())
+Stream.create("u", tll=60)
+stream.follow(ofset="1")
+stream.read().txt
+"""
+
+
+def test_a_type_checker_finds_mistakes_and_only_mistakes(tmp_path: Path) -> None:
+    (tmp_path / "checked.py").write_text(CHECKED)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", str(tmp_path / "checked.py")]
+    package = {"MYPYPATH": str(Path(tidemark.__file__).parents[1])}
+    checked = subprocess.run(command, env=package, check=False, capture_output=True, text=True)
+    found, wrong = checked.stdout, CHECKED.splitlines().index("# wrong") + 2
+    places = {int(number) for number in re.findall(r"checked\.py:(\d+): error", found)}
+    assert places == {*range(wrong, len(CHECKED.splitlines()) + 1)}, found
+    assert 'maybe "Stream"?' in found

@@ -9,20 +9,21 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import httpx
 
 from tidemark.client import wire
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk, Followed, next_chunk
-from tidemark.client.core import Create, Data, Protocol, Receipt, call_by_proxy
+from tidemark.client.core import Create, Data, DataT, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Request, Sleep, Steps, Wait
 from tidemark.client.socket import ASK_SECONDS, MAX_ANSWER_BYTES, SocketFollower, WaitResult, bearer_token
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_DataT = TypeVar("_DataT")
 
 #: A client is removed when its event loop closes the generator that holds the client.
 _clients: Final[dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]] = {}
@@ -96,12 +97,12 @@ async def _ask(client: httpx.AsyncClient | None, url: str) -> httpx.Response:
 
 
 def _awaited(
-    operation: Callable[Concatenate[Protocol, _P], Steps[_T]],
-) -> Callable[Concatenate[AsyncStream, _P], Coroutine[Any, Any, _T]]:
+    operation: Callable[Concatenate[Protocol[_DataT], _P], Steps[_T]],
+) -> Callable[Concatenate[AsyncStream[_DataT], _P], Coroutine[Any, Any, _T]]:
     """Return the method of a stream that runs this operation of the protocol."""
 
     @wraps(operation)
-    async def method(self: AsyncStream, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def method(self: AsyncStream[_DataT], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await self._driver().run(operation(self._protocol, *args, **kwargs))
 
     return wire.documented(method)
@@ -119,22 +120,46 @@ def _following(
     return wire.documented(method, "AsyncGenerator[Chunk]")
 
 
-class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
+_Options = wire.StreamOptions[httpx.AsyncClient, wire.AsyncValue]
+_Creation = wire.NewStream[httpx.AsyncClient, wire.AsyncValue]
+
+
+class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue, DataT]):
     """A stream at a URL: see `Stream`. The values of `headers` and `params` may be coroutine functions, and
     `client` is an `httpx.AsyncClient`; without it all streams of an event loop share a client."""
 
     head = _awaited(Protocol.head)
-    append = _awaited(Protocol.append)
-    close = _awaited(Protocol.close)
+    append = _awaited(Protocol[DataT].append)
+    close = _awaited(Protocol[DataT].close)
     delete = _awaited(Protocol.delete)
     read = _awaited(Protocol.read)
     history = _awaited(Protocol.history)
     follow = _following(Protocol.follow)
 
+    if TYPE_CHECKING:  # With a function `default`, any object can be appended.
+
+        @overload
+        def __init__(
+            self: AsyncStream[Data], url: str, *, default: None = None, **options: Unpack[_Options]
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: AsyncStream[Any], url: str, *, default: Default, **options: Unpack[_Options]
+        ) -> None: ...
+        def __init__(self, url: str, **options: Any) -> None: ...
+
+    @overload
     @classmethod
     async def create(
-        cls, url: str, **options: Unpack[wire.NewStream[httpx.AsyncClient, wire.AsyncValue]]
-    ) -> Self:
+        cls, url: str, *, default: None = None, data: Data = None, **options: Unpack[_Creation]
+    ) -> Self: ...
+    @overload
+    @classmethod
+    async def create(
+        cls, url: str, *, default: Default, data: Any = None, **options: Unpack[_Creation]
+    ) -> AsyncStream[Any]: ...
+    @classmethod
+    async def create(cls, url: str, **options: Any) -> Any:
         of_stream, creation = wire.split_options(options)
         stream = cls(url, **of_stream)
         await stream._driver().run(stream._protocol.create(**creation))
@@ -162,7 +187,7 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
         closes: bool = True,
         create: Create = False,
         **limits: Unpack[ProducerOptions],
-    ) -> AsyncProducer:
+    ) -> AsyncProducer[DataT]:
         now = time.time_ns() // 1000
         batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits), create=create)
         return AsyncProducer(self._driver(), batches, self._protocol, closes=closes)
@@ -188,7 +213,7 @@ class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue]):
 class AsyncStopRequests:
     """See `StopRequests`; for an `async with` block."""
 
-    def __init__(self, signal: AsyncStream) -> None:
+    def __init__(self, signal: AsyncStream[Any]) -> None:
         self._signal = signal
         self._requested = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -221,10 +246,12 @@ class AsyncStopRequests:
             wire.log.warning("requests to stop are not seen any more: %s", why)
 
 
-class AsyncProducer:
+class AsyncProducer(Generic[DataT]):
     """Writes each message exactly once and in order: see `Producer`. Tasks of the event loop send batches."""
 
-    def __init__(self, driver: AsyncDriver, batches: Batches, protocol: Protocol, *, closes: bool) -> None:
+    def __init__(
+        self, driver: AsyncDriver, batches: Batches, protocol: Protocol[Any], *, closes: bool
+    ) -> None:
         self._driver, self._batches, self._protocol, self._closes = driver, batches, protocol, closes
         self._changed = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
@@ -238,7 +265,7 @@ class AsyncProducer:
     def epoch(self) -> int:
         return self._batches.epoch
 
-    async def append(self, data: Data) -> None:
+    async def append(self, data: DataT) -> None:
         wire.check_process(self._process)
         await self._know_content_type()
         message = self._batches.encode(data)
@@ -254,7 +281,7 @@ class AsyncProducer:
         await self._until(lambda: self._batches.acknowledged >= added)
         return self._batches.result
 
-    async def close(self, data: Data = None) -> Receipt | None:
+    async def close(self, data: DataT | None = None) -> Receipt | None:
         wire.check_process(self._process)
         await self._know_content_type()
         try:

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from traceback import format_tb
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from tidemark.client import errors
 from tidemark.client.chunks import is_json
@@ -95,7 +95,7 @@ class Batches:
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: Protocol[Any],
         producer_id: str,
         now_microseconds: int,
         epoch: int | None,

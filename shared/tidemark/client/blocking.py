@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from functools import cached_property, partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import httpx
@@ -20,13 +20,14 @@ from tidemark.client import wire
 from tidemark.client.asynchronous import AsyncDriver
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk, Followed, next_chunk
-from tidemark.client.core import Create, Data, Protocol, Receipt, call_by_proxy
+from tidemark.client.core import Create, Data, DataT, Default, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Request, Sleep, Steps, Wait
 from tidemark.client.socket import LoopThread, loop_threads
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_DataT = TypeVar("_DataT")
 
 _clients: Final[dict[int, httpx.Client]] = {}
 
@@ -39,7 +40,7 @@ def _shared_client() -> httpx.Client:
     return client
 
 
-_producers: Final[WeakSet[Producer]] = WeakSet()
+_producers: Final[WeakSet[Producer[Any]]] = WeakSet()
 #: Time that a process waits for its producers when it exits.
 _EXIT_SECONDS: Final = 5.0
 
@@ -162,12 +163,12 @@ def _off_the_loop(given: Mapping[str, wire.Value]) -> dict[str, wire.AsyncValue]
 
 
 def _blocking(
-    operation: Callable[Concatenate[Protocol, _P], Steps[_T]],
-) -> Callable[Concatenate[Stream, _P], _T]:
+    operation: Callable[Concatenate[Protocol[_DataT], _P], Steps[_T]],
+) -> Callable[Concatenate[Stream[_DataT], _P], _T]:
     """Return the method of a stream that runs this operation of the protocol."""
 
     @wraps(operation)
-    def method(self: Stream, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def method(self: Stream[_DataT], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return self._driver().run(operation(self._protocol, *args, **kwargs))
 
     return wire.documented(method)
@@ -186,7 +187,11 @@ def _following(
     return wire.documented(method, "Following")
 
 
-class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
+_Options = wire.StreamOptions[httpx.Client, wire.Value]
+_Creation = wire.NewStream[httpx.Client, wire.Value]
+
+
+class Stream(wire.StreamAddress[httpx.Client, wire.Value, DataT]):
     """A stream at a URL. The constructor sends no request. Methods may be called from any thread.
 
     `headers` and `params` are sent with every request; a value may be a function, called for each request.
@@ -198,15 +203,37 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
     end of a `with` block ends the iterations of `follow`; the stream stays open."""
 
     head = _blocking(Protocol.head)
-    append = _blocking(Protocol.append)
-    close = _blocking(Protocol.close)
+    append = _blocking(Protocol[DataT].append)
+    close = _blocking(Protocol[DataT].close)
     delete = _blocking(Protocol.delete)
     read = _blocking(Protocol.read)
     history = _blocking(Protocol.history)
     follow = _following(Protocol.follow)
 
+    if TYPE_CHECKING:  # With a function `default`, any object can be appended.
+
+        @overload
+        def __init__(
+            self: Stream[Data], url: str, *, default: None = None, **options: Unpack[_Options]
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Stream[Any], url: str, *, default: Default, **options: Unpack[_Options]
+        ) -> None: ...
+        def __init__(self, url: str, **options: Any) -> None: ...
+
+    @overload
     @classmethod
-    def create(cls, url: str, **options: Unpack[wire.NewStream[httpx.Client, wire.Value]]) -> Self:
+    def create(
+        cls, url: str, *, default: None = None, data: Data = None, **options: Unpack[_Creation]
+    ) -> Self: ...
+    @overload
+    @classmethod
+    def create(
+        cls, url: str, *, default: Default, data: Any = None, **options: Unpack[_Creation]
+    ) -> Stream[Any]: ...
+    @classmethod
+    def create(cls, url: str, **options: Any) -> Any:
         """Create the stream, or use the existing one if its configuration is the same. Raises StreamConflict
         if the configuration differs. Takes the options of `Stream`, and of the stream's creation: `ttl`,
         `expires_at`, `closed`, `data`, `forked_from`, `retain_seconds`, `compact`, …"""
@@ -241,7 +268,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
         closes: bool = True,
         create: Create = False,
         **limits: Unpack[ProducerOptions],
-    ) -> Producer:
+    ) -> Producer[DataT]:
         """Return an idempotent producer, which takes over from an earlier one with the same id. The earlier
         one's next append raises ProducerFenced. `epoch` sets the epoch instead of claiming the next one.
         `closes`: the end of the `with` block closes the stream. `create`: the first batch creates a missing
@@ -275,7 +302,7 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value]):
 class StopRequests:
     """Watches for `Stream.request_stop` of readers, by a thread, in a `with` block around a writer."""
 
-    def __init__(self, signal: Stream) -> None:
+    def __init__(self, signal: Stream[Any]) -> None:
         self._signal, self._process = signal, os.getpid()
         self._requested, self._following = threading.Event(), signal.follow()
         self._thread = threading.Thread(target=self._watch, name="tidemark-stop", daemon=True)
@@ -309,7 +336,7 @@ class StopRequests:
             wire.log.warning("requests to stop are not seen any more: %s", why)
 
 
-class Producer:
+class Producer(Generic[DataT]):
     """Writes each message exactly once and in order, despite lost requests: made by `Stream.producer`.
 
     Background threads send the batches. The next `append` or `flush` raises a failure: another producer has
@@ -331,7 +358,7 @@ class Producer:
     def epoch(self) -> int:
         return self._batches.epoch
 
-    def append(self, data: Data) -> None:
+    def append(self, data: DataT) -> None:
         """Queue one message. Waits while the queue is full (`max_held_bytes`)."""
         wire.check_process(self._process)
         message = self._batches.encode(data)
@@ -352,7 +379,7 @@ class Producer:
             self._until(lambda: self._batches.acknowledged >= added)
             return self._batches.result
 
-    def close(self, data: Data = None) -> Receipt | None:
+    def close(self, data: DataT | None = None) -> Receipt | None:
         """Flush and close the stream, with `data` as its last message. A repeat returns the same receipt."""
         wire.check_process(self._process)
         message = b"" if data is None else self._batches.encode(data)

@@ -7,13 +7,14 @@ driver chooses the HTTP client, and whether waiting blocks.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from enum import Enum
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
@@ -35,8 +36,29 @@ from tidemark.client.reading import ReadOperations, given_values, next_offset
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value
 
-#: Data to append: bytes, text, or on a JSON stream any value, which becomes one message.
-Data: TypeAlias = Any
+
+class _DataclassLike(typing.Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class _TypedDictLike(typing.Protocol):
+    """A TypedDict is no Mapping[str, Json] for type checkers."""
+
+    __required_keys__: ClassVar[frozenset[str]]
+
+
+_Encoded: TypeAlias = date | time | UUID | Enum | _DataclassLike | _TypedDictLike
+#: A value that becomes one message of a JSON stream.
+Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | _Encoded | None"
+#: Data to append: bytes or text, or on a JSON stream a value.
+Data: TypeAlias = "Json | bytes | bytearray | memoryview"
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVarWithDefault
+
+    #: Data that a stream takes: any object if it has a function `default`.
+    DataT = _TypeVarWithDefault("DataT", default=Data)
+else:  # Python 3.11 has no TypeVar with a default.
+    DataT = TypeVar("DataT")
 
 #: Converts a value that JSON does not support.
 Default: TypeAlias = Callable[[Any], Any]
@@ -95,13 +117,12 @@ class CreateOptions(StreamSettings, total=False):
     """Options of `create`. `forked_from` is the URL or path of a stream on the same server."""
 
     closed: bool
-    data: Data
     forked_from: str | None
     fork_offset: str | None
     fork_sub_offset: int | None
 
 
-class Protocol(ReadOperations):
+class Protocol(ReadOperations, Generic[DataT]):
     """All operations on one stream: the methods of `Stream` and `AsyncStream`."""
 
     def __init__(
@@ -113,7 +134,7 @@ class Protocol(ReadOperations):
             ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=partial(_plain_value, default)
         )
 
-    def encode_message(self, data: Data) -> bytes:
+    def encode_message(self, data: Any) -> bytes:
         """Return one message as bytes. On a JSON stream bytes are JSON already, and other data is a value.
         Raises ValueError for a message that would make the server refuse its batch."""
         is_bytes = isinstance(data, bytes | bytearray | memoryview)
@@ -133,14 +154,14 @@ class Protocol(ReadOperations):
         of = f"a stream of {self.content_type or ''!r}"
         raise TypeError(f"a {kind} cannot be appended to {of}; bytes or str can")
 
-    def encode_body(self, data: Data) -> bytes:
+    def encode_body(self, data: Any) -> bytes:
         """Return the body of an append. A JSON message is put into an array, because the server flattens one
         level: a list stays one message."""
         message = self.encode_message(data)
         return b"[%b]" % message if is_json(self.content_type) else message
 
-    def create(self, **given: Unpack[CreateOptions]) -> Steps[Receipt]:
-        forked_from, data = given.get("forked_from"), given.get("data")
+    def create(self, data: DataT | None = None, **given: Unpack[CreateOptions]) -> Steps[Receipt]:
+        forked_from = given.get("forked_from")
         headers = {
             "Content-Type": self.content_type,
             **_setting_headers(given, CreateOptions.__annotations__),
@@ -164,7 +185,7 @@ class Protocol(ReadOperations):
 
     def append(
         self,
-        data: Data,
+        data: DataT,
         *,
         seq: str | None = None,
         if_match: str | None = None,
@@ -200,7 +221,7 @@ class Protocol(ReadOperations):
             unknown = f"{refused}; an earlier try, whose answer was lost, may have been carried out"
             raise errors.UnconfirmedWrite(unknown) from refused
 
-    def close(self, data: Data = None) -> Steps[Receipt]:
+    def close(self, data: DataT | None = None) -> Steps[Receipt]:
         """Close the stream for all writers, forever, with `data` as its last message. A reader can stop a
         writer by closing the stream. Idempotent without `data` (section 5.3)."""
         if data is not None:

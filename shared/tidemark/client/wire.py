@@ -19,7 +19,7 @@ from weakref import WeakSet
 import httpx
 
 from tidemark.client.batches import Batches
-from tidemark.client.core import CreateOptions, Default, Protocol
+from tidemark.client.core import CreateOptions, DataT, Default, Protocol
 from tidemark.client.errors import forget_frames
 from tidemark.client.exchange import Effect, Lost, Receive, Reply, Request, Retry, Steps
 from tidemark.protocol import __version__
@@ -54,14 +54,13 @@ log: Final = logging.getLogger("tidemark.client")
 
 
 class StreamOptions(TypedDict, Generic[ClientT, ValueT], total=False):
-    """The options of a stream, which its creation takes too."""
+    """The options of a stream, which its creation takes too, as it takes `default`."""
 
     content_type: str | None
     headers: Mapping[str, ValueT] | None
     params: Mapping[str, ValueT] | None
     client: ClientT | None
     retry: Retry | None
-    default: Default | None
     timeout: float | timedelta | None
 
 
@@ -71,11 +70,11 @@ class NewStream(StreamOptions[ClientT, ValueT], CreateOptions, total=False):
 
 def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of a stream, and those of its creation."""
-    options = {name: given[name] for name in StreamOptions.__annotations__ if name in given}
+    options = {name: given[name] for name in ("default", *StreamOptions.__annotations__) if name in given}
     return options, {name: value for name, value in given.items() if name not in options}
 
 
-class StreamAddress(Generic[ClientT, ValueT]):
+class StreamAddress(Generic[ClientT, ValueT, DataT]):
     """The URL, headers, parameters and client of requests to one stream."""
 
     def __init__(
@@ -93,7 +92,7 @@ class StreamAddress(Generic[ClientT, ValueT]):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         if seconds is not None and not seconds > 0:
             raise ValueError(f"timeout is {timeout}; it must be above 0, in seconds")
-        self._protocol = Protocol(url, content_type, retry or Retry(), default)
+        self._protocol: Protocol[DataT] = Protocol(url, content_type, retry or Retry(), default)
         self._headers, self._params, self._client = headers or {}, params or {}, client
         self._timeout, self._followed = seconds, WeakSet[Any]()
 
