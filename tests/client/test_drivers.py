@@ -25,7 +25,7 @@ from tests.ports import free_port
 from tests.processes import threads_named
 from tests.waiting import on_a_loop, until
 from tidemark import client as api
-from tidemark.client import AsyncStream, Retry, Stream, asynchronous, blocking, wire
+from tidemark.client import AsyncStream, Retry, Server, Stream, asynchronous, blocking, wire
 from tidemark.client.exchange import Lost
 
 FAST = Retry(max_retries=20, initial_delay_seconds=0.001, max_delay_seconds=0.01)
@@ -333,6 +333,32 @@ def test_a_producer_without_threads_ends(tidemark_url: str, monkeypatch: pytest.
     with pytest.raises(RuntimeError, match="no more threads"):
         new.flush()
     assert stream.read().text == "abcd"
+
+
+def test_a_server_lists_the_streams_of_a_bucket_and_gives_no_token_to_the_object_store() -> None:
+    entry = {"content_type": "text/plain", "status": "Closed", "tail_offset": 9, "retained_offset": "04"}
+    entry |= {"etag": '"9"', "created_at_ms": 1000, "last_write_at_ms": 2000, "expires_at_ms": None}
+    seen = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.method, str(request.url), request.headers.get("authorization")))
+        if request.url.path == "/notes/streams":
+            is_last = request.url.params.get("after") == "b c"
+            rows = [entry | {"stream_id": "d/ü" if is_last else "b c"}]
+            return httpx.Response(200, json={"streams": rows, "has_more": not is_last, "next_cursor": "b c"})
+        place = {"method": "PUT", "url": "http://objects/x?sign=1", "headers": {}, "upload": "u"}
+        return httpx.Response(200, json=place)
+
+    client = httpx.Client(transport=httpx.MockTransport(answer), headers={"Authorization": "of the client"})
+    server = Server("http://server/", token="t", client=client)
+    first, last = server.streams("/notes/")
+    assert (first.name, last.name) == ("/notes/b%20c", "/notes/d/%C3%BC")
+    assert (first.closed, first.offset, first.size_bytes) == (True, f"{9:016}", 5)
+    assert (first.last_write_at.timestamp(), first.expires_at) == (2.0, None)
+    server.stream(last.name).publish_snapshot(b"x" * 4_194_305, offset=first.offset)
+    at = f"http://server/notes/d/%C3%BC/snapshot/{9:016}"
+    tokens = ("POST", f"{at}/upload", "Bearer t"), ("PUT", at, "Bearer t")
+    assert seen[2:] == [tokens[0], ("PUT", "http://objects/x?sign=1", None), tokens[1]]
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:

@@ -16,7 +16,7 @@ from tidemark.cli.__main__ import main
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "python.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-WRITE, READ, STOP, WITH_ASYNCIO, _ = BLOCKS
+WRITE, READ, STOP, WITH_ASYNCIO, LIST, _ = BLOCKS
 
 
 def test_what_is_written_is_read(tidemark_url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +48,13 @@ def test_a_reader_stops_the_writer_in_its_loop(tidemark_url: str) -> None:
 def test_the_same_with_asyncio(tidemark_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(WITH_ASYNCIO.replace("http://127.0.0.1:4437", tidemark_url), {"__name__": "printed"})
     assert capsys.readouterr().out == "{'step': 1, 'tool': 'search'}\n"
+
+
+def test_the_streams_of_a_server_are_listed(tidemark_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "Why are there two tides a day? Because the earth turns. "
+    Stream(f"{tidemark_url}/v1/stream/answers/tides/again").delete(missing_ok=True)
+    exec((WRITE + LIST).replace("http://127.0.0.1:4437", tidemark_url), {})
+    assert capsys.readouterr().out == f"answers/tides {len(text)} {text}\n"
 
 
 #: A shell's block, or code inside a sentence, and what one says behind `tidemark`.

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import uvicorn
 
-from tidemark.server.http_server import Server
+from tidemark.server.http_server import UvicornServer
 from tidemark.server.ports import listening_socket, port_of
 from tidemark.spark.writer.publish import PROBE_SEQ
 
@@ -37,7 +37,7 @@ class ThreadedServer:
     def __init__(self, application: Any) -> None:
         self._application = application
         self._listener: socket.socket = listening_socket("127.0.0.1", 0)
-        self._server = Server(
+        self._server = UvicornServer(
             uvicorn.Config(
                 self._spoiling, interface="asgi3", log_level="critical", access_log=False, lifespan="auto"
             )

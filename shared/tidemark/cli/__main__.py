@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -16,19 +15,15 @@ import click
 
 from tidemark import __version__
 from tidemark.cli import commands
-from tidemark.cli.commands import STREAM, RemoteServer, asks_a_server, complete_stream, stream_path
+from tidemark.cli.commands import STREAM, RemoteServer, asks_a_server, complete_stream
 from tidemark.cli.messages import append, cat, tail
 from tidemark.cli.subscriptions import sub
 from tidemark.cli.terminal import as_json, described, show, show_rows, visible, visible_bytes
 from tidemark.cli.tokens import token
 from tidemark.cli.transfer import cp
 from tidemark.client import NotFound, StreamGone
-from tidemark.client.blocking import BlockingDriver
-from tidemark.client.exchange import Reply, Request, exchange
+from tidemark.client.server import STREAM_ROOT, listing_of, stream_path
 
-#: A larger snapshot is uploaded to the object store, and then published.
-_DIRECT_BYTES: Final = 4 * 1024 * 1024
-_SNAPSHOT_BYTES: Final = 5 * 1024**3
 _HELPS: Final = {"help_option_names": ["-h", "--help"]}
 
 
@@ -231,13 +226,13 @@ def delete(server: RemoteServer, stream: str, *, missing_ok: bool, prefix: bool,
 
 
 def delete_all(server: RemoteServer, path: str, *, yes: bool) -> None:
-    listing, prefix, before = commands.listing_of(unquote(path).removeprefix(commands.STREAM_ROOT))
+    listing, prefix, before = listing_of(unquote(path).removeprefix(STREAM_ROOT))
     names = [each["stream_id"] for each in server.pages(listing, "streams", prefix=prefix)]
     if names and not yes:
         question = f"Delete {len(names)} streams, {visible(names[0])} to {visible(names[-1])}?"
         click.confirm(question, abort=True, err=True)
     for name in names:
-        server.stream((before or commands.STREAM_ROOT) + quote(name)).delete(missing_ok=True)
+        server.stream((before or STREAM_ROOT) + quote(name)).delete(missing_ok=True)
     show({"deleted": len(names)}, f"{len(names)} streams are deleted")
 
 
@@ -269,15 +264,7 @@ def snapshot() -> None:
 @asks_a_server
 def publish(server: RemoteServer, stream: str, file: BufferedReader, at: str, content_type: str) -> None:
     """Publish a file or the standard input. Messages before the offset cannot be read any more."""
-    path, data = f"{stream_path(stream)}/snapshot/{at}", file.read()
-    headers = {"Content-Type": content_type}
-    if len(data) > _DIRECT_BYTES:
-        place = json.loads(server.ask("POST", f"{path}/upload").body)
-        request = Request(place["method"], place["url"], place["headers"], body=data)
-        # The URL is the permission: the token is not for the object store.
-        BlockingDriver(None, {}, {}).run(exchange(request, commands.PATIENCE))
-        headers, data = {**headers, "Snapshot-Upload": place["upload"]}, b""
-    server.ask("PUT", path, data, headers)
+    server.stream(stream).publish_snapshot(file.read(), offset=at, content_type=content_type)
     show({"offset": at}, f"published at {at}")
 
 
@@ -287,15 +274,13 @@ def publish(server: RemoteServer, stream: str, file: BufferedReader, at: str, co
 @asks_a_server
 def get(server: RemoteServer, stream: str, at: str | None) -> None:
     """Print the snapshot as it was published. With --json: its offset, content type and size."""
-    path = f"{stream_path(stream)}/snapshot{f'/{at}' if at else ''}"
-    reply: Reply = server.ask("GET", path, max_bytes=_SNAPSHOT_BYTES)
+    found = server.stream(stream).snapshot(at)
     if as_json():
-        found = server.stream(stream).head().headers.get("stream-snapshot-offset")
-        described = {"offset": at or found, "content_type": reply.headers.get("content-type")}
-        show({**described, "bytes": len(reply.body)}, "")
+        described = {"offset": found.offset, "content_type": found.content_type}
+        show({**described, "bytes": len(found.data)}, "")
         return
     out = sys.stdout.buffer
-    out.write(visible_bytes(reply.body) if out.isatty() else reply.body)
+    out.write(visible_bytes(found.data) if out.isatty() else found.data)
 
 
 for _command in (append, cat, cp, sub, tail, token):

@@ -1,33 +1,34 @@
 """Shared by all commands: the server, the errors, the options for server and output, and the completion of
-names in shells."""
+names in shells. `tidemark/config.toml` names servers, and the files with their tokens:
+
+[profiles.prod]
+url = "https://streams.example.com"
+token_file = "prod.token"
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
-from typing import Any, Final, TypeVar, Unpack
-from urllib.parse import quote, urlsplit
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import click
 import httpx
 from click import shell_completion as shells
 
-from tidemark.cli.profiles import DEFAULT_URL, checked_token, checked_url, load_profile
 from tidemark.cli.terminal import visible
-from tidemark.client import MalformedReply, NotAllowed, NotFound, Retry, Stream, StreamError, Unreachable
-from tidemark.client.blocking import BlockingDriver
-from tidemark.client.core import CreateOptions
-from tidemark.client.exchange import LARGEST_REPLY_BYTES, Reply, Request, Steps, exchange
+from tidemark.client import NotAllowed, NotFound, Retry, Server, StreamError, Unreachable
+from tidemark.client.server import listing_of
 from tidemark.protocol.errors import ProtocolError
-
-_T = TypeVar("_T")
 
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage; 130 ended with Ctrl-C."
@@ -37,7 +38,7 @@ PATIENCE: Final = Retry(max_retries=6)
 #: ValueError: an argument cannot be sent. ProtocolError: an answer is not JSON.
 FAILURES: Final = (StreamError, ValueError, OSError, ProtocolError, httpx.InvalidURL, sqlite3.Error)
 _COMPLETION_SECONDS: Final = 1.0
-STREAM_ROOT: Final = "/v1/stream/"
+DEFAULT_URL: Final = "http://127.0.0.1:4437"
 _HELP: Final = {
     "token": "A bearer token (or TIDEMARK_TOKEN, which goes to the server of TIDEMARK_URL alone).",
     "url": f"The server (or TIDEMARK_URL, or {DEFAULT_URL}).",
@@ -47,105 +48,101 @@ _HELP: Final = {
 _COMPLETED_NAMES: Final = "100"
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteServer:
-    """A server and its token. `token` is sent in the Authorization header unless empty, and with `token_home`
-    only to the origin of that URL. All requests raise StreamError."""
+class RemoteServer(Server):
+    """A server and its token. `token` is sent unless empty, and with `token_home` only to the origin of that
+    URL."""
 
-    url: str
-    token: str = ""
-    token_home: str | None = None
-    retry: Retry = PATIENCE
-
-    @property
-    def withholds_token(self) -> bool:
-        return bool(self.token and self.token_home and origin_of(self.url) != origin_of(self.token_home))
-
-    @property
-    def headers(self) -> dict[str, str]:
-        sends = self.token and not self.withholds_token
-        return {"Authorization": f"Bearer {self.token}"} if sends else {}
+    def __init__(
+        self, url: str, token: str = "", token_home: str | None = None, retry: Retry = PATIENCE
+    ) -> None:
+        self.token, self.token_home, self.retry = token, token_home, retry
+        self.withholds_token = bool(token and token_home and origin_of(url) != origin_of(token_home))
+        self.headers = {"Authorization": f"Bearer {token}"} if token and not self.withholds_token else {}
+        super().__init__(url, headers=self.headers, retry=retry)
 
     def serving(self, stream: str) -> RemoteServer:
         """Return the server of a stream: this one, unless the stream's URL names another."""
         parts = urlsplit(stream)
-        if not parts.netloc or stream.startswith(f"{self.url.rstrip('/')}/"):
+        if not parts.netloc or stream.startswith(f"{self.url}/"):
             return self
-        return replace(self, url=f"{parts.scheme}://{parts.netloc}")
+        return RemoteServer(f"{parts.scheme}://{parts.netloc}", self.token, self.token_home, self.retry)
 
-    def stream_url(self, stream: str) -> str:
-        base = self.url.rstrip("/")
-        return stream.partition("?")[0] if stream.startswith(f"{base}/") else base + stream_path(stream)
 
-    def stream(self, stream: str) -> Stream:
-        return Stream(self.stream_url(stream), headers=self.headers, retry=self.retry)
+class Profile(NamedTuple):
+    """`token_file` is a path, relative to `folder`; empty for no token."""
 
-    def create(self, stream: str, content_type: str | None, **creation: Unpack[CreateOptions]) -> Stream:
-        url = self.stream_url(stream)
-        return Stream.create(
-            url, content_type=content_type, headers=self.headers, retry=self.retry, **creation
-        )
+    url: str = DEFAULT_URL
+    token_file: str = ""
+    folder: Path = Path()
 
-    def run(self, steps: Steps[_T]) -> _T:
-        return BlockingDriver(None, self.headers, {}).run(steps)
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-        params: Mapping[str, str] | None = None,
-        *,
-        max_bytes: int = LARGEST_REPLY_BYTES,
-    ) -> Reply:
-        url = self.url.rstrip("/") + path
-        request = Request(method, url, headers or {}, params or {}, body, max_bytes=max_bytes)
-        return self.run(exchange(request, self.retry))
-
-    def get(self, path: str, **query: str) -> Any:
-        """Return the JSON of an answer."""
-        body = self.ask("GET", path, params=query).body
+    def load_token(self) -> str:
+        """Raises UsageError if the file is empty, or others may read it."""
+        if not self.token_file:
+            return ""
         try:
-            return json.loads(body)
-        except ValueError as wrong:
-            raise MalformedReply(f"GET {path}: the answer is not JSON; is this a Tidemark?") from wrong
-
-    def pages(self, path: str, name: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries of all pages of a listing."""
-        after: str | None = ""
-        while after is not None:
-            page = self.get(path, **query, **({"after": after} if after else {}))
-            yield from page[name]
-            after = page["next_cursor"] if page["has_more"] else None
+            file = self.folder / Path(self.token_file).expanduser()
+            mode, token = file.stat().st_mode, file.read_text("utf-8-sig").strip()
+        except (OSError, RuntimeError, ValueError) as failed:
+            raise click.UsageError(f"token_file {self.token_file!r} cannot be read: {failed}") from None
+        if os.name == "posix" and mode & 0o077:
+            raise click.UsageError(f"others may read the token in {file}: run chmod 600 {file}")
+        return checked_token(token, f"the token file {file}")
 
 
-def server_of(url: str | None = None, token: str | None = None, profile: str | None = None) -> RemoteServer:
+def load_profile(name: str | None) -> Profile:
+    """Return the profile of that name; without a name `default`, or a local server if there is none. Raises
+    UsageError."""
+    known: dict[str, Any] = {}
+    file = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "tidemark/config.toml")
+    try:
+        with suppress(OSError, RuntimeError):  # RuntimeError: the user has no home.
+            file = file.expanduser()
+            known = dict(tomllib.loads(file.read_text("utf-8-sig")).get("profiles", {}))
+    except (TypeError, ValueError) as wrong:
+        raise click.UsageError(f"{file} is not TOML with [profiles.NAME]: {wrong}") from None
+    if name is None and "default" not in known:
+        return Profile()
+    match known.get(name or "default"):
+        case {"url": str(url), **more} if not more.keys() - {"token_file"}:
+            return Profile(checked_url(url, str(file)), str(more.get("token_file", "")), file.parent)
+    raise click.UsageError(
+        f'{file} needs [profiles.{name or "default"}] with url = "https://…" and at most token_file = "…"; '
+        f"the profiles in it: {', '.join(known) or 'none'}"
+    )
+
+
+def checked_token(token: str, place: str) -> str:
+    """Raises UsageError for an empty token, which would silently send requests without a token."""
+    if not token.strip():
+        raise click.UsageError(f"{place} is empty: it must have a token, or be left out")
+    return token
+
+
+def checked_url(url: str, place: str) -> str:
+    """Raises UsageError for a bad URL; `place` names the origin of the URL."""
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"{place}: {url!r} is not the URL of a server (https://… or http://…)")
+    return url
+
+
+def server_of(
+    url: str | None = None, token: str | None = None, profile: str | None = None, retry: Retry = PATIENCE
+) -> RemoteServer:
     """Return the server. Precedence: options, the profile named by `profile`, the environment, the profile
     `default`. A profile's token is for its own server; the environment's token is for TIDEMARK_URL."""
     known, environment = load_profile(profile), {} if profile else os.environ
     home = environment.get("TIDEMARK_URL") or None
     url = url or (checked_url(home, "TIDEMARK_URL") if home else known.url)
     if token is not None:
-        return RemoteServer(url, token)
+        return RemoteServer(url, token, retry=retry)
     if (held := environment.get("TIDEMARK_TOKEN")) is not None:
-        return RemoteServer(url, checked_token(held, "TIDEMARK_TOKEN"), home or url)
-    return RemoteServer(url, known.load_token(), known.url)
+        return RemoteServer(url, checked_token(held, "TIDEMARK_TOKEN"), home or url, retry)
+    return RemoteServer(url, known.load_token(), known.url, retry)
 
 
 def origin_of(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-def stream_path(stream: str) -> str:
-    """Return the path of a stream, from its URL, its path, or the name of a plain stream."""
-    if {".", ".."} & {*stream.split("/")}:
-        # URL normalization would remove the dots, and the path would be another stream's.
-        raise ValueError(f"{stream!r} must not have '.' or '..' between slashes")
-    if "://" in stream:
-        return urlsplit(stream).path
-    return stream if stream.startswith("/") else STREAM_ROOT + quote(stream)
 
 
 class Commands(click.Group):
@@ -205,7 +202,7 @@ def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[
     try:
         server = server_of(**ctx.meta.get("server", {}))
         reply = httpx.get(
-            server.url.rstrip("/") + path,
+            server.url + path,
             params={"prefix": prefix, "limit": _COMPLETED_NAMES},
             headers=server.headers,
             timeout=_COMPLETION_SECONDS,
@@ -214,15 +211,6 @@ def complete_stream(ctx: click.Context, _: click.Parameter, begun: str) -> list[
     except (click.UsageError, httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
         return []
     return [shells.CompletionItem(name) for name in names if name.isprintable()]
-
-
-def listing_of(begun: str) -> tuple[str, str, str]:
-    """Return, for the beginning of a name or path, the path of the listing, the prefix of the ids, and the
-    part of a stream's path before its id."""
-    bucket, slash, prefix = begun.removeprefix("/").partition("/")
-    if begun.startswith("/") and slash:
-        return f"/{bucket}/streams", prefix, f"/{bucket}/"
-    return "/v1/streams", begun, ""
 
 
 STREAM: Final = click.argument("stream", callback=_remember, shell_complete=complete_stream)

@@ -8,7 +8,6 @@ import re
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from itertools import accumulate, islice
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -19,10 +18,11 @@ from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp_types import ToolAnnotations
 from pydantic import Field
 
-from tidemark.cli.commands import FAILURES, STREAM_ROOT, RemoteServer, failure_text, listing_of, server_of
+from tidemark.cli.commands import FAILURES, RemoteServer, failure_text, server_of
 from tidemark.cli.messages import Placed, chunks_of, formatted, json_member, placed
 from tidemark.client import AsyncStream, Retry
 from tidemark.client.chunks import is_json
+from tidemark.client.server import STREAM_ROOT, listing_of
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import parse_plain_path, stream_of_bucket
 
@@ -55,7 +55,7 @@ class StreamTools(MCPServer[Any]):
 
     def connect(self) -> RemoteServer:
         """Return the server with the token that its file has by now."""
-        return replace(server_of(**self.options), retry=Retry(max_retries=2))
+        return server_of(**self.options, retry=Retry(max_retries=2))
 
     def list_streams(self, prefix: str = "", limit: _Limit = 50, after: str = "") -> str:
         """List streams whose names begin with `prefix` (/BUCKET/ for those in a bucket). If `next` is not

@@ -22,10 +22,11 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from tidemark.cli.commands import STREAM, RemoteServer, asks_a_server, stream_path
+from tidemark.cli.commands import STREAM, RemoteServer, asks_a_server
 from tidemark.cli.terminal import as_json, show, visible_bytes
 from tidemark.client import Chunk, NotFound, Stream
 from tidemark.client.chunks import is_json
+from tidemark.client.server import stream_path
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import render_instant
 from tidemark.protocol.json_text import check_value, split_array

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
 from tidemark.cli.commands import EXIT_CODES, RemoteServer, asks_a_server
 from tidemark.cli.terminal import described, show, show_rows
 
-_PATH: Final = "/v1/stream/__ds/subscriptions"
 _ID: Final = click.argument("subscription", metavar="ID")
-_JSON: Final = {"Content-Type": "application/json"}
 
 
 @click.group(epilog=EXIT_CODES)
 def sub() -> None:
     """List, create and delete subscriptions."""
-
-
-def path_of(subscription: str) -> str:
-    return f"{_PATH}/{quote(subscription, safe='')}"
 
 
 @sub.command()
@@ -37,7 +29,7 @@ def ls(server: RemoteServer, prefix: str) -> None:
         return [each["id"], each["type"], *state]
 
     header = ("ID", "TYPE", "STATE", "FAILED", "HOLDER", "PATTERN")
-    show_rows(server.pages(_PATH, "subscriptions", prefix=prefix), header, cells)
+    show_rows(server.subscriptions(prefix), header, cells)
 
 
 @sub.command()
@@ -45,7 +37,7 @@ def ls(server: RemoteServer, prefix: str) -> None:
 @asks_a_server
 def info(server: RemoteServer, subscription: str) -> None:
     """Show a subscription, and how far each of its streams is acked."""
-    found = server.get(path_of(subscription))
+    found = server.subscription(subscription)
     show(found, described(found))
 
 
@@ -80,7 +72,7 @@ def create(
         **target,
         **{name: value for name, value in more.items() if value},
     }
-    made = json.loads(server.ask("PUT", path_of(subscription), json.dumps(asked).encode(), _JSON).body)
+    made = server.create_subscription(subscription, **asked)
     show(made, described(made))
 
 
@@ -89,5 +81,5 @@ def create(
 @asks_a_server
 def delete(server: RemoteServer, subscription: str) -> None:
     """Delete a subscription. No error if it does not exist."""
-    server.ask("DELETE", path_of(subscription))
+    server.delete_subscription(subscription)
     show({"deleted": subscription}, f"{subscription} is deleted")

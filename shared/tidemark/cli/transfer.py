@@ -14,16 +14,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 import click
 
-from tidemark.cli.commands import PATIENCE, RemoteServer, asks_a_server, complete_stream
+from tidemark.cli.commands import PATIENCE, RemoteServer, asks_a_server, checked_token, complete_stream
 from tidemark.cli.messages import groups, message_line, pieces
-from tidemark.cli.profiles import checked_token
 from tidemark.cli.terminal import show, size, visible_bytes
 from tidemark.client import MalformedReply, NotFound, Stream
 from tidemark.client.chunks import is_json
@@ -72,9 +71,9 @@ def cp(
         if source_token is None:
             source_token = os.environ.get("TIDEMARK_SOURCE_TOKEN")
         if source_token is not None:
-            here = replace(here, token=checked_token(source_token, "the source's token"), token_home=None)
+            here = RemoteServer(here.url, checked_token(source_token, "the source's token"))
         elif is_other and not here.token_home:
-            here = replace(here, token="")
+            here = RemoteServer(here.url)
         meta = click.get_current_context().meta
         meta["stream"] = source
         origin = StreamSource(here.stream(source), follow=follow)

@@ -23,4 +23,6 @@ from tidemark.client.core import Receipt as Receipt
 from tidemark.client.errors import *  # noqa: F403
 from tidemark.client.exchange import Retry as Retry
 from tidemark.client.reading import StreamInfo as StreamInfo
+from tidemark.client.server import Server as Server
+from tidemark.client.server import StreamEntry as StreamEntry
 from tidemark.client.transport import proxy_transport as proxy_transport

@@ -124,13 +124,15 @@ _Options = wire.StreamOptions[httpx.AsyncClient, wire.AsyncValue]
 _Creation = wire.NewStream[httpx.AsyncClient, wire.AsyncValue]
 
 
-class AsyncStream(wire.StreamAddress[httpx.AsyncClient, wire.AsyncValue, DataT]):
+class AsyncStream(wire.Address[httpx.AsyncClient, wire.AsyncValue, DataT]):
     """A stream at a URL: see `Stream`. The values of `headers` and `params` may be coroutine functions, and
     `client` is an `httpx.AsyncClient`; without it all streams of an event loop share a client."""
 
     head = _awaited(Protocol.head)
     append = _awaited(Protocol[DataT].append)
     close = _awaited(Protocol[DataT].close)
+    snapshot = _awaited(Protocol.snapshot)
+    publish_snapshot = _awaited(Protocol.publish_snapshot)
     delete = _awaited(Protocol.delete)
     read = _awaited(Protocol.read)
     history = _awaited(Protocol.history)

@@ -191,7 +191,7 @@ _Options = wire.StreamOptions[httpx.Client, wire.Value]
 _Creation = wire.NewStream[httpx.Client, wire.Value]
 
 
-class Stream(wire.StreamAddress[httpx.Client, wire.Value, DataT]):
+class Stream(wire.Address[httpx.Client, wire.Value, DataT]):
     """A stream at a URL. The constructor sends no request. Methods may be called from any thread.
 
     `headers` and `params` are sent with every request; a value may be a function, called for each request.
@@ -205,6 +205,8 @@ class Stream(wire.StreamAddress[httpx.Client, wire.Value, DataT]):
     head = _blocking(Protocol.head)
     append = _blocking(Protocol[DataT].append)
     close = _blocking(Protocol[DataT].close)
+    snapshot = _blocking(Protocol.snapshot)
+    publish_snapshot = _blocking(Protocol.publish_snapshot)
     delete = _blocking(Protocol.delete)
     read = _blocking(Protocol.read)
     history = _blocking(Protocol.history)

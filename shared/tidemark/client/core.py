@@ -66,6 +66,9 @@ Default: TypeAlias = Callable[[Any], Any]
 #: The server waits this long for an upstream's headers, and AWS 25 s. A call fails after 60 s without them.
 _UPSTREAM_SECONDS: Final = 61.0
 _CALL_SECONDS: Final = 55.0
+#: A larger snapshot is uploaded to the object store, and then published.
+_DIRECT_BYTES: Final = 4 * 1024 * 1024
+_SNAPSHOT_BYTES: Final = 5 * 1024**3
 #: The key of an SDK whose upstream's key the server has, as in `/v1/proxy.js`.
 _UNUSED: Final = {"unused", "Bearer unused"}
 #: The request to the durable proxy has its own.
@@ -79,6 +82,15 @@ class Receipt:
     offset: str
     closed: bool
     etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSnapshot:
+    """The state of a stream in a bucket after all messages before `offset`."""
+
+    offset: str
+    content_type: str
+    data: bytes
 
 
 def _plain_value(default: Default | None, value: object) -> Any:
@@ -227,6 +239,27 @@ class Protocol(ReadOperations, Generic[DataT]):
         if data is not None:
             return (yield from self.append(data, close=True))
         return (yield from self._write(Request("POST", self.url, {"Stream-Closed": "true"})))
+
+    def snapshot(self, offset: str | None = None) -> Steps[PublishedSnapshot]:
+        """Return the latest snapshot of a stream in a bucket, or the one at `offset`. Raises NotFound."""
+        if offset is None:
+            latest = (yield from self.head()).headers.get("stream-snapshot-offset", "-1")
+            offset = None if latest == "-1" else latest
+        url = f"{self.url}/snapshot{f'/{offset}' if offset else ''}"
+        reply = yield from exchange(Request("GET", url, max_bytes=_SNAPSHOT_BYTES), self.retry)
+        return PublishedSnapshot(offset or "-1", reply.headers.get("content-type", ""), reply.body)
+
+    def publish_snapshot(
+        self, data: bytes, *, offset: str, content_type: str = "application/octet-stream"
+    ) -> Steps[None]:
+        """Publish a snapshot that covers all messages before `offset`; they cannot be read any more."""
+        url, headers = f"{self.url}/snapshot/{offset}", {"Content-Type": content_type}
+        if len(data) > _DIRECT_BYTES:
+            place = json.loads((yield from exchange(Request("POST", f"{url}/upload"), self.retry)).body)
+            upload = Request(place["method"], place["url"], place["headers"], body=data, anonymous=True)
+            yield from exchange(upload, self.retry)
+            headers, data = headers | {"Snapshot-Upload": place["upload"]}, b""
+        yield from exchange(Request("PUT", url, headers, body=data), self.retry)
 
     def delete(self, *, missing_ok: bool = False) -> Steps[None]:
         """Delete the stream. Raises NotFound if no stream exists, unless `missing_ok`. A retry that finds no

@@ -30,7 +30,8 @@ _log: Final = logging.getLogger("tidemark.client")
 class Request:
     """`streams`: the reply comes without its body, and `Receive` gets the body piece by piece. `max_bytes`
     limits the size of a body, or of an event. The driver's timeout grows by `wait_seconds`, which the server
-    may wait before it answers, up to `max_seconds`."""
+    may wait before it answers, up to `max_seconds`. `anonymous`: without the caller's headers and
+    credentials, because the URL is a permission."""
 
     method: str
     url: str
@@ -41,6 +42,7 @@ class Request:
     wait_seconds: float = 0.0
     max_seconds: float = inf
     max_bytes: int = LARGEST_REPLY_BYTES
+    anonymous: bool = False
 
     @property
     def what(self) -> str:

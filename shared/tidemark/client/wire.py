@@ -74,8 +74,8 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     return options, {name: value for name, value in given.items() if name not in options}
 
 
-class StreamAddress(Generic[ClientT, ValueT, DataT]):
-    """The URL, headers, parameters and client of requests to one stream."""
+class Address(Generic[ClientT, ValueT, DataT]):
+    """The URL, headers, parameters and client of requests to a stream or a server."""
 
     def __init__(
         self,
@@ -170,12 +170,12 @@ class HttpxDriver(Generic[ClientT, ValueT]):
     async def _send(self, request: Request) -> Reply:
         await self._close()
         client: Any = self._client or await _awaited(self._default_client())
-        prepared = request_of(
-            client, request, await made_values(self._headers), await made_values(self._params)
-        )
+        given = [{}, {}] if request.anonymous else [self._headers, self._params]
+        prepared = request_of(client, request, *[await made_values(each) for each in given])
         prepared.extensions["timeout"] = _timeout(request, client.timeout, self._seconds).as_dict()
         began = time.monotonic()
-        response = await _awaited(client.send(prepared, stream=True, follow_redirects=False))
+        auth = {"auth": None} if request.anonymous else {}
+        response = await _awaited(client.send(prepared, stream=True, follow_redirects=False, **auth))
         # A write follows no redirect, which can turn it into a GET.
         for _ in range(_MAX_REDIRECTS if request.method in {"GET", "HEAD"} else 0):
             if (moved := response.next_request) is None:
@@ -301,6 +301,8 @@ def request_of(
             f"the request cannot be sent: {wrong.object!r} is not ASCII, as a header is"
         ) from wrong
     prepared.url = _RequestURL(prepared.url)
+    if request.anonymous:
+        prepared.headers.pop("Authorization", None)
     return prepared
 
 
@@ -318,7 +320,9 @@ def _timeout(request: Request, given: httpx.Timeout, seconds: float | None) -> h
 
 def bearer(token: Value | None) -> dict[str, Value]:
     """Return the header with a token, or with a fresh one for each request."""
-    return {"Authorization": lambda: f"Bearer {token() if callable(token) else token}"} if token else {}
+    if callable(token):
+        return {"Authorization": lambda: f"Bearer {token()}"}
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 #: Replaces a response's stream, to break the reference cycle that keeps the request's body in memory.

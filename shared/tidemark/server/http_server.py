@@ -207,7 +207,7 @@ class Requests:
                 log.write(scope, logged)
 
 
-class Server(uvicorn.Server):
+class UvicornServer(uvicorn.Server):
     """A server that leaves signals to its caller."""
 
     @contextlib.contextmanager
@@ -231,7 +231,7 @@ async def serve(
     Raises NotHealthy.
     """
     requests = Requests(application)
-    server = Server(_configuration(requests, limits, grace_seconds))
+    server = UvicornServer(_configuration(requests, limits, grace_seconds))
     if threading.current_thread() is threading.main_thread():  # The process does nothing but serve.
         spare_what_is_loaded()
         for name in (signal.SIGINT, signal.SIGTERM):
@@ -258,7 +258,7 @@ async def serve(
         await serving
 
 
-def _end(server: Server, requests: Requests) -> None:
+def _end(server: UvicornServer, requests: Requests) -> None:
     """Cut off the running requests. A connection whose client does not read is aborted."""
     for connection in list(server.server_state.connections):
         if isinstance(connection, connections.CutsOffUnread) and connection.is_unread:
