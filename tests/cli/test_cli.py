@@ -178,10 +178,10 @@ def test_a_line_of_a_slow_pipe_is_appended_as_it_comes_and_a_tail_follows_until_
         assert reader.stdout.read() == b""
 
 
-def shown_on_a_terminal(server: Server, *arguments: str) -> bytes:
+def shown_on_a_terminal(server: Server, *arguments: str, stdout: Any = None) -> bytes:
     """What the command writes there until it ends; it would stop where nobody reads."""
     terminal, far = os.openpty()
-    with started(server.base_url, *arguments, stdout=far, stderr=far):
+    with started(server.base_url, *arguments, stdout=stdout or far, stderr=far):
         os.close(far)
         shown = read_terminal(terminal)
     os.close(terminal)
@@ -196,13 +196,21 @@ def read_terminal(terminal: int) -> bytes:
     return shown
 
 
-def test_the_progress_of_append_is_shown_on_terminals(server: Server, stream: str, tmp_path: Path) -> None:
+def test_progress_is_shown_on_terminals_alone(server: Server, stream: str, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"".join(b"%d\n" % number for number in range(3000)))
     arguments = ["append", stream, "--create", "application/json", str(file)]
     shown = shown_on_a_terminal(server, *arguments)
-    assert b"13890/13890" in shown
-    assert shown.endswith(b"3000 messages\r\n")
+    assert b"1,000 messages, 2.8 KiB of 13.6 KiB, " in shown
+    assert shown.endswith(b"B/s\r\x1b[K3000 messages\r\n")
+    shown = shown_on_a_terminal(server, "cp", stream, f"file:{tmp_path / 'copy'}")
+    assert b"messages copied, 10.6 KiB, " in shown
+    assert shown.endswith(b"B/s\r\x1b[K3,000 messages copied; 0 were there\r\n")
+    with (tmp_path / "printed").open("wb") as printed:
+        shown = shown_on_a_terminal(server, "cat", stream, stdout=printed)
+    assert shown.startswith(b"\r\x1b[K1 pages, ")
+    assert (tmp_path / "printed").read_bytes() == (tmp_path / "copy").read_bytes() == file.read_bytes()
+    assert b"pages" not in shown_on_a_terminal(server, "cat", stream)
     command = [*COMMAND, "--url", server.base_url, *arguments]
     piped = subprocess.run(command, capture_output=True, check=True, env=own_environment())
     assert (piped.stdout, piped.stderr) == (b"3000 messages\n", b"")

@@ -4,7 +4,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -158,6 +158,25 @@ def test_a_stacks_store_is_read_from_its_table_and_its_bucket(services: LocalSer
     code, said = run("verify", "--table", "nothing", "--objects", world.bucket_name)
     assert (code, "the table nothing cannot be read" in said) == (1, True)
     assert run("verify", "--table", "alone")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "said"), [(["verify"], "1 streams checked"), (["backup", "copy"], "1 files copied, ")]
+)
+def test_a_terminal_shows_progress(
+    command: list[str],
+    said: str,
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.chdir(data_dir.parent)
+    with suppress(SystemExit):
+        main([command[0], "--data-dir", str(data_dir), *command[1:]])
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"\r\x1b[K{said}")
+    assert shown.endswith("\r\x1b[K")
 
 
 @pytest.mark.parametrize("command", [["verify"], ["backup", "copy"]])

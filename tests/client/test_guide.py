@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from shlex import shlex
+from shlex import shlex, split
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ import pytest
 
 from tidemark import Stream
 from tidemark.cli.__main__ import main
+from tidemark.spark.job import archive_here
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "python.md"
@@ -63,14 +64,15 @@ COMMAND = re.compile(r"(?:^|(?<=[\s(/]))tidemark (?!import)(.+)", re.MULTILINE)
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
-def check_command(command: click.Command, words: list[str]) -> None:
-    """Raises NoSuchOption. Words in capitals stand for others."""
+def check_command(command: click.Command, words: list[str]) -> click.Command:
+    """Return the command that the words run. Raises NoSuchOption. Words in capitals stand for others."""
     context = click.Context(command, **command.context_settings)
     _, rest, _ = command.make_parser(context).parse_args(words)
     if isinstance(command, click.Group) and rest and re.fullmatch(r"[a-z-]+", rest[0]):
         found = command.get_command(context, rest[0])
         assert found, f"there is no command {rest[0]}"
-        check_command(found, rest[1:])
+        return check_command(found, rest[1:])
+    return command
 
 
 def test_each_printed_command_and_option_exists() -> None:
@@ -86,3 +88,22 @@ def test_each_printed_command_and_option_exists() -> None:
         check_command(main, ["--url", "u", "head", "chat/42"])
     with pytest.raises(click.NoSuchOption, match="--first"):
         check_command(main, ["tail", "chat/42", "--first", "1"])
+
+
+def commands_of(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            yield from commands_of(each)
+
+
+def test_the_help_of_each_command_ends_with_an_example_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):  # Its options are the job's.
+        archive_here(["--help"])
+    helps = {main.commands["archive"]: capsys.readouterr().out}
+    for command in commands_of(main):
+        text = helps.get(command) or command.epilog or ""
+        [example] = re.findall(r"^Example: .*?\b(tidemark .{,60})$", text, re.MULTILINE)
+        words = [*takewhile(lambda word: word != ">", split(example.removesuffix(')"'))[1:])]
+        run = check_command(main, words)
+        assert run is command or isinstance(command, click.Group), example

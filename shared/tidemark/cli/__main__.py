@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import partial
 from importlib.util import find_spec
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
@@ -18,7 +19,7 @@ from tidemark.cli import commands
 from tidemark.cli.commands import STREAM, RemoteServer, asks_a_server, complete_stream
 from tidemark.cli.messages import append, cat, tail
 from tidemark.cli.subscriptions import sub
-from tidemark.cli.terminal import as_json, described, show, show_rows, visible, visible_bytes
+from tidemark.cli.terminal import ProgressLine, as_json, described, show, show_rows, visible, visible_bytes
 from tidemark.cli.tokens import token
 from tidemark.cli.transfer import cp
 from tidemark.client import NotFound, StreamGone
@@ -27,7 +28,7 @@ from tidemark.client.server import STREAM_ROOT, listing_of, stream_path
 _HELPS: Final = {"help_option_names": ["-h", "--help"]}
 
 
-@click.group(cls=commands.Commands, epilog=commands.EXIT_CODES, context_settings=_HELPS)
+@click.group(cls=commands.Commands, epilog=commands.EPILOG, context_settings=_HELPS)
 @commands.with_server_options
 @commands.PRINTS_JSON
 @click.version_option(__version__)
@@ -37,7 +38,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # The encoding of the output may lack characters.
 
 
-@main.command()
+@main.command(epilog="Example: tidemark serve --port 4437 --data-dir /var/lib/tidemark")
 @click.option("--host", help="The address to listen on (127.0.0.1, or HOST in the environment).")
 @click.option("--port", help="The port; 0 takes any free port (4437, or PORT).")
 @click.option("--data-dir", help="The folder of the streams (.data, or DATA_DIR).")
@@ -64,7 +65,7 @@ _DATA_DIR: Final = click.option(
 )
 
 
-@main.command()
+@main.command(epilog="Example: tidemark backup --data-dir .data /backup/monday")
 @commands.PRINTS_JSON
 @_DATA_DIR
 @click.argument("target", type=Path)
@@ -72,11 +73,12 @@ def backup(data_dir: Path, target: Path) -> None:
     """Copy a store, whose server may run, to a new folder TARGET. To restore, start a server on the copy."""
     from tidemark.cli.store import back_up
 
-    back_up(data_dir, target)
+    with ProgressLine() as progress:
+        back_up(data_dir, target, partial(progress.add, "files copied"))
     show({"copied": str(target)}, f"{target} has all that was committed; it can be a server's --data-dir")
 
 
-@main.command()
+@main.command(epilog="Example: tidemark verify --data-dir .data")
 @commands.PRINTS_JSON
 @_DATA_DIR
 @click.option("--table", help="On AWS: a stack's table, in place of a folder.")
@@ -89,16 +91,17 @@ def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
 
     if (table is None) != (objects is None):
         raise click.UsageError("a stack's store is a table and a bucket: name --table and --objects")
-    streams: list[object] = []
     stores = stack_stores(table, objects) if table and objects else embedded_stores(data_dir)
-    faults = list(faults_of(stores, streams.append))
+    with ProgressLine() as progress:
+        faults = list(faults_of(stores, lambda _: progress.add("streams checked")))
     for fault in faults:
         show({"fault": fault}, fault)
-    show({"streams": len(streams), "faults": len(faults)}, f"{len(streams)} streams, {len(faults)} faults")
+    count = progress.count
+    show({"streams": count, "faults": len(faults)}, f"{count} streams, {len(faults)} faults")
     sys.exit(1 if faults else 0)
 
 
-@main.command()
+@main.command(epilog="Example: tidemark ls chat/ --json")
 @click.argument("prefix", default="", shell_complete=complete_stream)
 @click.option("--bucket", default="v1", show_default=True, help="v1 is the bucket of plain streams.")
 @click.option("--buckets", "of_buckets", is_flag=True, help="List the buckets.")
@@ -109,11 +112,7 @@ def ls(server: RemoteServer, prefix: str, bucket: str, *, of_buckets: bool) -> N
         show_rows(
             server.pages("/v1/buckets", "buckets", prefix=prefix),
             ("BUCKET", "STREAMS", "CREATED"),
-            lambda each, _, when: (
-                each["bucket_id"],
-                f"{each['streams']} streams",
-                when(each["created_at_ms"]),
-            ),
+            lambda each, _, at: (each["bucket_id"], f"{each['streams']} streams", at(each["created_at_ms"])),
         )
         return
     path = "/v1/streams" if bucket == "v1" else f"/{bucket}/streams"
@@ -146,7 +145,7 @@ def archive(server: RemoteServer, arguments: tuple[str, ...]) -> None:
     sys.exit(archive_here(arguments))
 
 
-@main.command()
+@main.command(epilog="Example: tidemark --profile prod mcp --write")
 @click.option("--write", is_flag=True, help="Also offer the tool `append`.")
 @asks_a_server
 def mcp(server: RemoteServer, *, write: bool) -> None:
@@ -160,7 +159,7 @@ def mcp(server: RemoteServer, *, write: bool) -> None:
     serve_tools(server, click.get_current_context().meta.get("server", {}), writes=write)
 
 
-@main.command()
+@main.command(epilog="Example: tidemark info chat/42")
 @STREAM
 @asks_a_server
 def info(server: RemoteServer, stream: str) -> None:
@@ -169,7 +168,7 @@ def info(server: RemoteServer, stream: str) -> None:
     show(found, described(found))
 
 
-@main.command()
+@main.command(epilog="Example: tidemark create chat/42 --content-type application/json --ttl 86400")
 @STREAM
 @click.option("--content-type", default="text/plain", show_default=True)
 @click.option("--ttl", type=click.IntRange(1), help="Lifetime in seconds after each read or write.")
@@ -195,7 +194,7 @@ def create(
     show({"url": made.url, "content_type": made.content_type}, made.url)
 
 
-@main.command()
+@main.command(epilog="Example: tidemark close chat/42")
 @STREAM
 @asks_a_server
 def close(server: RemoteServer, stream: str) -> None:
@@ -204,7 +203,7 @@ def close(server: RemoteServer, stream: str) -> None:
     show({"offset": closed.offset, "closed": closed.closed}, f"closed at {closed.offset}")
 
 
-@main.command()
+@main.command(epilog="Example: tidemark delete chat/ --prefix")
 @STREAM
 @click.option("--missing-ok", is_flag=True, help="No error if there is no such stream.")
 @click.option("--prefix", is_flag=True, help="All streams whose names begin with STREAM; asks first.")
@@ -236,7 +235,7 @@ def delete_all(server: RemoteServer, path: str, *, yes: bool) -> None:
     show({"deleted": len(names)}, f"{len(names)} streams are deleted")
 
 
-@main.command()
+@main.command(epilog="Example: tidemark fork chat/42 chat/43 --at 0000000000000120")
 @click.argument("source", shell_complete=complete_stream)
 @click.argument("target", shell_complete=complete_stream)
 @click.option("--at", help="The offset of the fork (the source's tail).")
@@ -251,12 +250,12 @@ def fork(server: RemoteServer, source: str, target: str, at: str | None) -> None
     show({"url": made.url, "content_type": made.content_type}, made.url)
 
 
-@main.group(epilog=commands.EXIT_CODES)
+@main.group(epilog="Example: tidemark snapshot get /notes/report")
 def snapshot() -> None:
     """Publish and get the snapshot of a stream in a bucket (/notes/report)."""
 
 
-@snapshot.command()
+@snapshot.command(epilog="Example: tidemark snapshot publish /notes/report state.json --at OFFSET")
 @STREAM
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--at", required=True, help="The snapshot covers all messages before this offset.")
@@ -268,7 +267,7 @@ def publish(server: RemoteServer, stream: str, file: BufferedReader, at: str, co
     show({"offset": at}, f"published at {at}")
 
 
-@snapshot.command()
+@snapshot.command(epilog="Example: tidemark snapshot get /notes/report > state.json")
 @STREAM
 @click.option("--at", help="The offset of a snapshot, instead of the latest.")
 @asks_a_server
@@ -276,18 +275,18 @@ def get(server: RemoteServer, stream: str, at: str | None) -> None:
     """Print the snapshot as it was published. With --json: its offset, content type and size."""
     found = server.stream(stream).snapshot(at)
     if as_json():
-        described = {"offset": found.offset, "content_type": found.content_type}
-        show({**described, "bytes": len(found.data)}, "")
-        return
-    out = sys.stdout.buffer
-    out.write(visible_bytes(found.data) if out.isatty() else found.data)
+        told = {"offset": found.offset, "content_type": found.content_type, "bytes": len(found.data)}
+        show(told, "")
+    else:
+        out = sys.stdout.buffer
+        out.write(visible_bytes(found.data) if out.isatty() else found.data)
 
 
 for _command in (append, cat, cp, sub, tail, token):
     main.add_command(_command)
 
 
-@main.command()
+@main.command(epilog='Example: eval "$(tidemark completion bash)"')
 @click.argument("shell", type=click.Choice([*commands.SHELLS]))
 def completion(shell: str) -> None:
     """Print the script by which a shell completes commands and names of streams: eval "$(tidemark completion

@@ -30,7 +30,8 @@ from tidemark.client import NotAllowed, NotFound, Retry, Server, StreamError, Un
 from tidemark.client.server import listing_of
 from tidemark.protocol.errors import ProtocolError
 
-EXIT_CODES: Final = (
+EPILOG: Final = (
+    "Example: tidemark tail chat/42\n\n"
     "Exit codes: 0 done; 1 refused, no answer, or wrong input; 2 wrong usage; 130 ended with Ctrl-C."
 )
 #: Six to eight seconds of retries: enough for a restart of the server, and short for a mistyped address.

@@ -18,12 +18,12 @@ from datetime import datetime
 from functools import partial
 from io import BufferedReader
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 import click
 
 from tidemark.cli.commands import STREAM, RemoteServer, asks_a_server
-from tidemark.cli.terminal import as_json, show, visible_bytes
+from tidemark.cli.terminal import ProgressLine, as_json, show, visible_bytes
 from tidemark.client import Chunk, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.client.server import stream_path
@@ -75,7 +75,7 @@ _FORMAT: Final = click.option(
 )
 
 
-@click.command()
+@click.command(epilog="Example: tidemark tail chat/42 --last 10")
 @STREAM
 @_FROM
 @_LAST
@@ -92,7 +92,7 @@ def tail(server: RemoteServer, stream: str, **asked: Any) -> None:
     print_messages(server, stream, **asked)
 
 
-@click.command()
+@click.command(epilog='Example: tidemark cat chat/42 --from 1h --format "%o %t %s"')
 @STREAM
 @_FROM
 @_LAST
@@ -112,7 +112,7 @@ def print_messages(server: RemoteServer, stream: str, *, template: str | None, *
     place, chunks = chunks_of(server, stream, by_message=template is not None, **asked)
     out = sys.stdout.buffer
     is_terminal = out.isatty()
-    for chunk in chunks:
+    for chunk in with_progress(chunks):
         lines = printed(chunk)
         if template:
             shown = partial(json_member, content_type=chunk.content_type) if as_json() else bytes
@@ -123,6 +123,14 @@ def print_messages(server: RemoteServer, stream: str, *, template: str | None, *
             if number == 0:
                 out.flush()  # Show the first line at once: a long page takes time.
         out.flush()
+
+
+def with_progress(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Show progress if the output is a file: behind a pipe `less` or `grep` writes to the same terminal."""
+    with ProgressLine(is_shown=sys.stderr.isatty() and size_of(sys.stdout.buffer) is not None) as progress:
+        for chunk in chunks:
+            yield chunk
+            progress.add("pages", len(chunk.data))
 
 
 def chunks_of(
@@ -176,7 +184,7 @@ def resolve_start(server: RemoteServer, path: str, start: str, last: int | None)
     return str(server.get("/v1/start", stream=path, **asked)["offset"])
 
 
-@click.command()
+@click.command(epilog="Example: tidemark append chat/42 --create application/json lines.jsonl")
 @STREAM
 @click.option(
     "--create", "content_type", help="Create the stream with this content type if it does not exist."
@@ -197,19 +205,14 @@ def append(
     # A producer, so that a retry is written once. One request at a time: the server refuses a request that
     # overtakes another, and larger requests are as fast.
     producer = target.producer(f"tidemark-{uuid.uuid4().hex}", closes=close, max_in_flight=1)
-    is_hidden = not file_bytes or not sys.stderr.isatty()
-    shown = click.progressbar(
-        range(file_bytes), label="bytes", file=sys.stderr, show_pos=True, hidden=is_hidden
-    )
-    with producer, shown as bar:
+    with producer, ProgressLine(is_shown=file_bytes is not None) as progress:
         try:
             for messages in groups(file) if of_json else pieces(file):
                 for message in messages:
                     producer.append(message)
                 sent_messages += len(messages)
                 sent_bytes += sum(map(len, messages))
-                if file_bytes:
-                    bar.update(file.tell() - bar.pos)
+                progress.show(f"{sent_messages:,} messages", sent_bytes, file_bytes or 0)
         except click.ClickException:
             producer.flush()  # The error text promises that the lines before were appended.
             raise
@@ -329,7 +332,7 @@ def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
         yield messages
 
 
-def size_of(file: BufferedReader) -> int:
-    """Return the size of a regular file in bytes, or 0 for a pipe or device."""
+def size_of(file: IO[bytes]) -> int | None:
+    """Return the size of a regular file in bytes, or None for a pipe or device."""
     status = os.fstat(file.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

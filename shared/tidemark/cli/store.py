@@ -30,6 +30,7 @@ from tidemark.settings import Settings
 Faults = Iterator[str]
 #: Findings after which SQLite stops its check.
 _MOST_FINDINGS: Final = 100
+_UNFINISHED: Final = shutil.ignore_patterns("*.part")
 #: A copy of a store needs these files beside the table.
 _BESIDE = ("blobs", "url-key", "webhook-keys")
 
@@ -79,11 +80,12 @@ def outputs_of_stack(name: str, region: str | None = None) -> dict[str, str]:
     return outputs
 
 
-def back_up(data_dir: Path, target: Path) -> None:
+def back_up(data_dir: Path, target: Path, copied: Callable[[int], None] = lambda _: None) -> None:
     """Copy a consistent snapshot of a store, whose server may run, to a new folder for use as DATA_DIR.
 
     The table is copied first: its blobs stay for an hour, even if they are deleted meanwhile. The folder gets
-    its final name when the copy is complete. Raises NoStore, UnusableDatabase.
+    its final name when the copy is complete. `copied` is called with the size of each copied file. Raises
+    NoStore, UnusableDatabase.
     """
     source, part = database_of(data_dir), target.with_name(f"{target.name}.part")
     with closing(open_to_read(source)) as table:
@@ -93,16 +95,21 @@ def back_up(data_dir: Path, target: Path) -> None:
         part.mkdir(mode=0o700, parents=True)
         with closing(sqlite3.connect(part / source.name)) as copy:
             table.backup(copy)
-        _copy_beside(data_dir, part)
+        copied((part / source.name).stat().st_size)
+        _copy_beside(data_dir, part, copied)
     part.rename(target)
 
 
-def _copy_beside(data_dir: Path, target: Path) -> None:
+def _copy_beside(data_dir: Path, target: Path, copied: Callable[[int], None]) -> None:
+    def copy(source: str, destination: str) -> None:
+        shutil.copy2(source, destination)
+        copied(Path(destination).stat().st_size)
+
     for name in _BESIDE:
         found = data_dir / name
         if found.is_dir():
             try:
-                shutil.copytree(found, target / name, ignore=shutil.ignore_patterns("*.part"))
+                shutil.copytree(found, target / name, ignore=_UNFINISHED, copy_function=copy)
             except shutil.Error as failed:
                 # Files removed meanwhile are not named in the copied table.
                 if any(Path(source).exists() for source, *_ in failed.args[0]):

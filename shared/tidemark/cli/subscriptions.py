@@ -6,18 +6,18 @@ from typing import Any, Final
 
 import click
 
-from tidemark.cli.commands import EXIT_CODES, RemoteServer, asks_a_server
+from tidemark.cli.commands import RemoteServer, asks_a_server
 from tidemark.cli.terminal import described, show, show_rows
 
 _ID: Final = click.argument("subscription", metavar="ID")
 
 
-@click.group(epilog=EXIT_CODES)
+@click.group(epilog="Example: tidemark sub ls")
 def sub() -> None:
     """List, create and delete subscriptions."""
 
 
-@sub.command()
+@sub.command(epilog="Example: tidemark sub ls")
 @click.argument("prefix", default="")
 @asks_a_server
 def ls(server: RemoteServer, prefix: str) -> None:
@@ -32,7 +32,7 @@ def ls(server: RemoteServer, prefix: str) -> None:
     show_rows(server.subscriptions(prefix), header, cells)
 
 
-@sub.command()
+@sub.command(epilog="Example: tidemark sub info mailer")
 @_ID
 @asks_a_server
 def info(server: RemoteServer, subscription: str) -> None:
@@ -41,7 +41,7 @@ def info(server: RemoteServer, subscription: str) -> None:
     show(found, described(found))
 
 
-@sub.command()
+@sub.command(epilog="Example: tidemark sub create mailer --stream tasks --wake-stream wake")
 @_ID
 @click.option("--pattern", help="The streams to follow, such as tasks/*.")
 @click.option("--stream", "streams", multiple=True, help="A stream to follow; may be given again.")
@@ -76,7 +76,7 @@ def create(
     show(made, described(made))
 
 
-@sub.command()
+@sub.command(epilog="Example: tidemark sub delete mailer")
 @_ID
 @asks_a_server
 def delete(server: RemoteServer, subscription: str) -> None:

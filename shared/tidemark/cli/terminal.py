@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import click
 
@@ -19,6 +19,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 _HIDDEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 #: Rows that set the widths of columns, so that a long listing begins at once.
 _ALIGNED_ROWS: Final = 100
+_REDRAWN_SECONDS: Final = 0.2
 
 
 def as_json() -> bool:
@@ -41,6 +42,37 @@ def visible_bytes(data: bytes) -> bytes:
     return _CONTROL.sub(
         lambda control: "".join(f"\\x{ord(each):02x}" for each in control[0].decode()).encode(), data
     )
+
+
+class ProgressLine:
+    """A line on a terminal that changes during the block, and is cleared at its end. Written to standard
+    error; nothing if that is no terminal."""
+
+    def __init__(self, *, is_shown: bool = True) -> None:
+        self._is_shown, self._next = is_shown and sys.stderr.isatty(), 0.0
+        self._began, self.count, self._bytes = time.monotonic(), 0, 0
+
+    def add(self, done: str, size_bytes: int = 0) -> None:
+        self.count, self._bytes = self.count + 1, self._bytes + size_bytes
+        self.show(f"{self.count:,} {done}", self._bytes)
+
+    def show(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Show the text, and with `done` that number of bytes, of `total` if known, and their rate."""
+        now = time.monotonic()
+        if not self._is_shown or now < self._next:
+            return
+        self._next = now + _REDRAWN_SECONDS
+        if done:
+            of_total = f" of {size(total)}" if total else ""
+            text += f", {size(done)}{of_total}, {size(done / max(now - self._began, 0.001))}/s"
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._next:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def show_rows(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tidemark.cli.commands import EXIT_CODES, PRINTS_JSON, with_server_options
+from tidemark.cli.commands import PRINTS_JSON, with_server_options
 from tidemark.cli.terminal import instant, show, show_rows
 from tidemark.protocol.authorization import parse_scopes
 from tidemark.protocol.errors import ProtocolError
@@ -66,7 +66,7 @@ def opened_table(named: dict[str, str]) -> Iterator[Table]:
         raise click.ClickException(f"The list of tokens: {failed.__cause__ or failed.message}") from None
 
 
-@click.group(invoke_without_command=True, epilog=EXIT_CODES)
+@click.group(invoke_without_command=True, epilog="Example: tidemark token --scopes read:v1/chat/* --hours 8")
 @_AT_A_PLACE
 @click.option("--secret-name", help="The SSM parameter with the secret, such as /tidemark/STACK/auth-secret.")
 @click.option("--scopes", default="read:v1 write:v1 manage:v1", show_default=True)
@@ -116,7 +116,7 @@ def listed_in(table: Table, pk: str) -> dict[str, IssuedToken]:
     return {each.id: each for each in tokens_in(table, pk)}
 
 
-@token.command("list")
+@token.command("list", epilog="Example: tidemark token list --stack prod --subject anna")
 @_AT_A_PLACE
 @PRINTS_JSON
 @click.option("--subject", default="", help="Only tokens whose subject begins with this.")
@@ -140,7 +140,7 @@ def list_tokens(subject: str) -> None:
     show_rows(rows, ("ID", "SUBJECT", "STATE", "EXPIRES", "SCOPES"), cells)
 
 
-@token.command()
+@token.command(epilog="Example: tidemark token revoke 4f2a9c --stack prod")
 @_AT_A_PLACE
 @PRINTS_JSON
 @click.argument("token_id", metavar="ID")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ import click
 
 from tidemark.cli.commands import PATIENCE, RemoteServer, asks_a_server, checked_token, complete_stream
 from tidemark.cli.messages import groups, message_line, pieces
-from tidemark.cli.terminal import show, size, visible_bytes
+from tidemark.cli.terminal import ProgressLine, show, visible_bytes
 from tidemark.client import MalformedReply, NotFound, Stream
 from tidemark.client.chunks import is_json
 from tidemark.client.exchange import Request, exchange
@@ -31,10 +30,9 @@ from tidemark.protocol.json_text import split_array
 
 _PRODUCER: Final = {"Producer-Id": "tidemark-cp", "Producer-Epoch": "0"}
 _REQUEST_BYTES: Final = 1024 * 1024
-_REDRAWN_SECONDS: Final = 0.2
 
 
-@click.command()
+@click.command(epilog="Example: tidemark cp chat/42 ./chat.jsonl --follow")
 @click.argument("source", shell_complete=complete_stream)
 @click.argument("target", shell_complete=complete_stream)
 @click.option("--follow", "-f", is_flag=True, help="Wait for more messages, until the source is closed.")
@@ -151,18 +149,6 @@ class Copied:
     count: int = 0
     found: int = 0
     bytes: int = 0
-
-
-class ProgressLine:
-    """A progress line on a terminal, which is cleared before the result."""
-
-    def __init__(self) -> None:
-        self._is_shown, self._next = sys.stderr.isatty(), 0.0
-
-    def show(self, text: str, *, now: bool = False) -> None:
-        if self._is_shown and (now or time.monotonic() >= self._next):
-            self._next = time.monotonic() + _REDRAWN_SECONDS
-            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
 
 class Pending:
@@ -331,31 +317,30 @@ def copy(origin: StreamSource | FileSource, target: StreamTarget | FileTarget) -
     if of_json != is_json(origin.content_type) and isinstance(origin, StreamSource):
         raise click.ClickException("one of the two is a JSON stream, and the other is not")
     pending = Pending(origin.parts(of_json=of_json), origin.unfinished, of_json=of_json)
-    copied, progress = Copied("messages" if of_json else "bytes"), ProgressLine()
+    copied = Copied("messages" if of_json else "bytes")
     counted: Callable[[Sequence[bytes]], int] = len if of_json else lambda parts: sum(map(len, parts))
 
-    def compare() -> None:
+    def compare(progress: ProgressLine) -> None:
         for found in target.found(of_json=of_json):
             pending.drop(found)
             copied.found += counted(found)
             progress.show(f"{copied.found:,} {copied.unit} were there")
 
     try:
-        compare()
-        while messages := pending.next():
-            if target.write(messages, of_json=of_json):
-                pending.drop(messages)
-                copied.count += counted(messages)
-                copied.bytes += sum(map(len, messages))
-                progress.show(f"{copied.count:,} {copied.unit} copied ({size(copied.bytes)})")
-            else:
-                compare()
+        with ProgressLine() as progress:
+            compare(progress)
+            while messages := pending.next():
+                if target.write(messages, of_json=of_json):
+                    pending.drop(messages)
+                    copied.count += counted(messages)
+                    copied.bytes += sum(map(len, messages))
+                    progress.show(f"{copied.count:,} {copied.unit} copied", copied.bytes)
+                else:
+                    compare(progress)
         if origin.closed or isinstance(target, FileTarget):
             target.close()
     except OtherData:
         why = origin.lost and f" ({origin.lost}; a copy with --follow goes on all the same)"
         text = f"the target does not begin with the source's data{why}: copy to a new stream or file"
         raise click.ClickException(text) from None
-    finally:
-        progress.show("", now=True)
     return copied

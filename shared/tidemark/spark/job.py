@@ -201,7 +201,8 @@ def archive_here(arguments: Sequence[str]) -> int:
     """Run the archive in this process, without Spark. Returns the exit code."""
     parser = archive_parser(
         "Archive messages of streams into an Iceberg table, each message exactly once despite kills.\n"
-        "The catalog is any of pyiceberg's. For more data: pipeline/archive.py, on Spark."
+        "The catalog is any of pyiceberg's. For more data: pipeline/archive.py, on Spark.\n\n"
+        "Example: tidemark archive --pattern 'orders/.*' --iceberg lake.orders"
     )
     parser.prog = "tidemark archive"
     return run_with(
