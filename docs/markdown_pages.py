@@ -1,16 +1,22 @@
-"""A hook of MkDocs: each page is there as Markdown beside its HTML, and `llms.txt` lists them. The theme's
-search has a name, and a cell without a word is no head of a column."""
+"""A hook of MkDocs: each page is there as Markdown beside its HTML, and `llms.txt` lists them. A page's first
+paragraph is its description for search engines. The theme's search has a name, and a cell without a word is
+no head of a column."""
 
 from __future__ import annotations
 
 import re
+from html import escape
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from markdown import Markdown
 
 #: Which test runs a block is of no use there.
 _COMMENT = re.compile(r"^<!--.*-->\n", re.MULTILINE)
+_PARAGRAPH = re.compile(r"^[A-Z`\[*].{59,}(?:\n.+)*", re.MULTILINE)
+#: A link's target, and marks of emphasis and code.
+_MARKS = re.compile(r"\[([^\]]+)\]\([^)]*\)(?:\{[^}]*\})?|[*`]")
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> None:
@@ -20,6 +26,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> None
     target = Path(config.site_dir, page.file.src_uri)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(_COMMENT.sub("", shown))
+    if first := _PARAGRAPH.search(markdown):
+        text = shorten(_MARKS.sub(r"\1", first[0]), 200, placeholder=" …")
+        page.meta.setdefault("description", escape(text))
+    if page.is_homepage:
+        page.meta.setdefault("title", config.site_description)
 
 
 def on_page_context(_context: Any, *, page: Any, config: Any, nav: Any, **_: Any) -> None:
