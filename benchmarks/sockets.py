@@ -1,8 +1,8 @@
-"""Sockets beside long-polls, at a server of this machine: `python -m benchmarks.sockets [READERS]`.
+"""Compare sockets with long-polls on a local server: `python -m benchmarks.sockets [READERS]`.
 
-Readers wait at one stream: by sockets that watch nine more each, then by long-polls. It prints the memory of
-a waiting reader at the server, how long an append takes to reach all of them, and how long to reach one (the
-median of many appends). A long-poll has the data then; a client of a socket knows that there is some.
+Readers wait on one stream: by sockets, each of which watches nine more streams, then by long-polls. The
+output is the server's memory for each waiting reader, and the time until an append reaches all readers, and
+until it reaches one (the median of many appends). A long-poll delivers the data; a socket only a notice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAKES: Final = 200
 REPEATS: Final = 5
 #: Readers that connect at once.
 _AT_ONCE: Final = 200
-#: Readers that come before those that are measured.
+#: Readers that warm up the server before the measurement.
 _WARM: Final = 100
 _HANDSHAKE: Final = (
     "GET {path} HTTP/1.1\r\nhost: {host}\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
@@ -44,7 +44,7 @@ _POLL: Final = "GET /v1/stream/{name}?offset={offset}&live=long-poll HTTP/1.1\r\
 
 
 class Reader(asyncio.Protocol):
-    """Counts what it waits for: `marker` is in each wake-up, and in each answer, once."""
+    """Counts wake-ups and answers. Each contains `marker` once."""
 
     def __init__(self, marker: bytes) -> None:
         self.marker = marker
@@ -71,7 +71,7 @@ class Reader(asyncio.Protocol):
 
 
 class Server:
-    """A server of its own process, empty."""
+    """An empty server in its own process."""
 
     def __init__(self, port: int, pid: int) -> None:
         self.host = f"{LOOPBACK}:{port}"
@@ -84,7 +84,7 @@ class Server:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     async def append(self, name: str) -> str:
-        """The offset behind it."""
+        """Return the offset behind the message."""
         answer = await self.http.post(
             f"/v1/stream/{name}", content=b"12345678", headers={"content-type": "text/plain"}
         )
@@ -96,7 +96,7 @@ class Server:
         return (await loop.create_connection(made, LOOPBACK, self.port))[1]
 
     async def socket(self, names: list[str]) -> Reader:
-        """An open socket that watches these streams, and has been answered."""
+        """Open a socket that watches these streams, and wait for the first answers."""
         reader = await self.reader()
         reader.marker = b"\r\n\r\n"
         reader.transport.write(_HANDSHAKE.format(path=PATH, host=self.host).encode())
@@ -111,7 +111,7 @@ class Server:
 
 
 def frame(message: object) -> bytes:
-    """A text frame of a client, masked with zeros (RFC 6455 §5.2)."""
+    """Return a client's text frame, masked with zeros (RFC 6455 §5.2)."""
     text = json.dumps(message).encode()
     length = bytes([0x80 | len(text)]) if len(text) < 126 else b"\xfe" + struct.pack("!H", len(text))
     return b"\x81" + length + bytes(4) + text
@@ -139,7 +139,7 @@ async def many(count: int, make: Callable[[], Awaitable[Reader]]) -> list[Reader
 
 
 async def measure(server: Server, kind: str, readers: int) -> tuple[float, float, float]:
-    """Kilobytes a reader, and milliseconds until all, and until one, were told of an append."""
+    """Return the kilobytes per reader, and the milliseconds until an append reached all readers, and one."""
     names = [f"bench-{kind}-{number}" for number in range(STREAMS)]
     for name in names:
         await server.http.put(f"/v1/stream/{name}", headers={"content-type": "text/plain"})

@@ -1,13 +1,13 @@
-"""`python -m benchmarks.spark`: rows per CPU-second of the data source, beside Spark's own, in one run.
+"""`python -m benchmarks.spark`: rows per CPU-second of the data source and of Spark's own, in one run.
 
-CPU is that of the driver, its JVM and every Python worker under it; servers are other processes and are not
-counted. A row is 226 bytes of JSON. Each measure is taken several times, in turn, and its best counts. Every
-query costs something before its first row; the last column leaves that out, by a query of few rows.
+CPU time includes the driver, its JVM and every Python worker, but no servers. A row is 226 bytes of JSON.
+The measures run in turn, several times, and the best run of each counts. Every query costs CPU before its
+first row; the last column subtracts the cost of a query of few rows.
 
-`--quick` shows within minutes that all of it runs, and not how fast: few rows, and each measure once.
+`--quick` only checks that everything runs, within minutes: few rows, and each measure once.
 
-`python -m benchmarks.spark --cores` compares the time that a read takes with local[1] and local[2], on a
-machine with nothing else to do.
+`python -m benchmarks.spark --cores` compares the duration of a read with local[1] and local[2]. The machine
+must be idle.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tidemark.spark.whole import read_whole
 
 RESULTS = Path(__file__).with_name("results")
 TICKS = os.sysconf("SC_CLK_TCK")
-#: As a share of what Spark's text source reads in the same run: a busy machine moves it less than the rows.
+#: Shares of the rate of Spark's text source in the same run: a busy machine changes a share less than a rate.
 TARGETS = {
     "dynamodb, 1 message an item": 0.10,
     "dynamodb, 100 messages an item": 0.15,
@@ -52,20 +52,21 @@ TARGETS = {
     "http": 0.27,
     "staged write": 0.20,
 }
-#: By the clock, of local[2] beside local[1].
+#: The speed of local[2] relative to local[1].
 CORES_TARGET = 1.7
-#: A read of these columns is measured beside one of all columns: a text source makes one.
+#: Measured besides a read of all columns, because a text source has one column.
 NARROW = "offset,value"
-#: For what a query costs before its first row.
+#: Rows of the query that measures the cost before the first row.
 FEW = 2_000
-#: At least a page of each stream over HTTP, and a pack.
+#: Enough for a page of each stream over HTTP, and a pack.
 QUICK = 40_000
 Measures = dict[str, tuple[int, Callable[[], object]]]
-"""By name: how many rows, and what to do with them."""
+"""By name: the number of rows, and the function to measure."""
 
 
 def cpu_seconds(root: int) -> dict[int, float]:
-    """Of a process and all under it, by process; each with those under it that have ended."""
+    """Return the CPU time of a process and its descendants, by process id. Ended children count for their
+    parent."""
     children: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -95,7 +96,7 @@ def stand_in(rows: int, per_item: int) -> Iterator[str]:
 
 
 def drain(frame: Any) -> None:
-    """Every column of every row is made, and thrown away."""
+    """Build every column of every row, and drop it."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -117,7 +118,7 @@ def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str], files
 
 
 def reads(spark: Any, rows: int, urls: dict[str, str]) -> Measures:
-    """With all columns, and with those of NARROW."""
+    """Return the measures with all columns, and with the columns of NARROW."""
     batch_rows = 2 * min(BATCH_ROWS, rows // 2)
     packs = table(urls["packs"]) | {"s3Endpoint": urls["packs"], "blobBucket": "b", "subscribe": "bench"}
     # Over HTTP there are two streams of whole pages alone.
@@ -156,7 +157,7 @@ def lake_reads(spark: Any, directory: Path, rows: int, options: dict[str, Any]) 
     )
 
     def archive(name: str) -> list[str]:
-        """Returns the files of a new table."""
+        """Return the files of a new table."""
         lake = LakeTable("default", catalog, name)
         lake.ensure()
         packs = pack(plan_partitions(asked, reader, batch.start, batch.end), FILE_BYTES)
@@ -203,18 +204,19 @@ def writes(spark: Any, rows: int, lines: str, sink: Mapping[str, str]) -> Measur
 
 
 def measure(jvm: int, act: Callable[[], object]) -> float:
-    """Spark ends workers that were idle for a minute, and their CPU is gone then: it is measured again."""
+    """Return the CPU-seconds of a call. Repeats it if Spark ended an idle worker meanwhile: that worker's CPU
+    time is lost."""
     while True:
         before, driver = cpu_seconds(jvm), time.process_time()
         act()
         after, driver = cpu_seconds(jvm), time.process_time() - driver
         if before.keys() <= after.keys():
-            # Less than a tick of the kernel's clock is none.
+            # The kernel counts less than a tick as 0.
             return max(1 / TICKS, driver + sum(after.values()) - sum(before.values()))
 
 
 def best_of(rounds: int, jvm: int, taken: Measures) -> dict[str, float]:
-    """CPU-seconds of each. The first round warms up: workers, the JVM's compiler, the stand-in's pages."""
+    """Return the fewest CPU-seconds of each. The first round warms up workers, JIT compiler and pages."""
     best: dict[str, float] = {}
     for number in range(rounds + 1):
         for name, (count, act) in taken.items():
@@ -226,12 +228,13 @@ def best_of(rounds: int, jvm: int, taken: Measures) -> dict[str, float]:
 
 
 def table_head(*names: str) -> list[str]:
-    """The first lines of a table in Markdown whose first column has no name."""
+    """Return the head of a Markdown table whose first column has no name."""
     return [f"| | {' | '.join(names)} |", "| --- |" + " ---: |" * len(names)]
 
 
 def report(rows: dict[str, int], best: dict[str, float], few: dict[str, float], *, judged: bool) -> str:
-    """`few` is what each takes for hardly any rows. Few rows are not `judged` by the targets."""
+    """Return the table of results. `few` has the CPU-seconds of each measure with few rows. Unless `judged`,
+    the targets are left out."""
     text = "Spark's text"
     head = ("rows per CPU-second", "beside text", "to reach", "before the first row, CPU-s", "without that")
     lines = table_head(*head)
@@ -241,14 +244,14 @@ def report(rows: dict[str, int], best: dict[str, float], few: dict[str, float], 
         target = TARGETS.get(name.removesuffix(f", columns {NARROW}")) if judged else None
         verdict = "" if target is None else f"{target:.2f} {'✓' if share >= target else '✗'}"
         marginal, of_text = ((best[each] - few[each]) / rows[each] for each in (name, text))
-        # Where rows are few, some cost no more than hardly any.
+        # In a quick run the difference may be 0 or less.
         without = f"{of_text / marginal:.2f}" if marginal > 0 and of_text > 0 else ""
         lines.append(f"| {name} | {rate:,.0f} | {share:.2f} | {verdict} | {few[name]:.2f} | {without} |")
     return "\n".join(lines)
 
 
 def started(stack: contextlib.ExitStack, rows: int, files: int = 2) -> tuple[Any, Measures]:
-    """A session, and what can be measured in it. The rows of text are in so many files."""
+    """Return a session and its measures. The rows of text are in that number of files."""
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     sizes = (("single", 1), ("many", 100), ("packs", 0))
     urls = {name: stack.enter_context(stand_in(rows, size)) for name, size in sizes}
@@ -272,7 +275,7 @@ def benchmark_cpu(rows: int, repeats: int) -> str:
 
 
 def print_times(rows: int, repeats: int) -> None:
-    """The time of each read with the cores of this session, as JSON in the last line."""
+    """Print the duration of each read with the cores of this session, as JSON in the last line."""
     with contextlib.ExitStack() as stack:
         _, taken = started(stack, rows, files=8)
         times: dict[str, float] = {}
@@ -287,7 +290,7 @@ def print_times(rows: int, repeats: int) -> None:
 
 
 def benchmark_cores(rows: int, repeats: int) -> str:
-    """Each number of cores in a process of its own, because a JVM has one session's master."""
+    """Run each number of cores in its own process, because a JVM keeps the master of its first session."""
     command = [sys.executable, "-m", "benchmarks.spark", "--times", f"--rows={rows}", f"--repeats={repeats}"]
     one, two = (
         json.loads(subprocess.check_output(command, env=os.environ | {"MASTER": master}).splitlines()[-1])

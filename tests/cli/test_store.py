@@ -160,23 +160,15 @@ def test_a_stacks_store_is_read_from_its_table_and_its_bucket(services: LocalSer
     assert run("verify", "--table", "alone")[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("command", "said"), [(["verify"], "1 streams checked"), (["backup", "copy"], "1 files copied, ")]
-)
-def test_a_terminal_shows_progress(
-    command: list[str],
-    said: str,
-    data_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_terminal_shows_progress(data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.chdir(data_dir.parent)
-    with suppress(SystemExit):
-        main([command[0], "--data-dir", str(data_dir), *command[1:]])
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"\r\x1b[K{said}")
-    assert shown.endswith("\r\x1b[K")
+    commands = {("verify",): "1 streams checked", ("backup", f"{data_dir}-copy"): "1 files copied, "}
+    for (command, *target), said in commands.items():
+        with suppress(SystemExit):
+            main([command, "--data-dir", str(data_dir), *target])
+        shown = capsys.readouterr().err
+        assert shown.startswith(f"\r\x1b[K{said}")
+        assert shown.endswith("\r\x1b[K")
 
 
 @pytest.mark.parametrize("command", [["verify"], ["backup", "copy"]])

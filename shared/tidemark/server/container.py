@@ -1,8 +1,8 @@
 """`python -m tidemark.server.container`: the application on existing tables, bucket and queues of AWS.
 
-One process serves many waiting readers; Lambda needs an environment for each (`container/template.yaml`).
-The variables are those of the functions, `HOST` (0.0.0.0), `PORT` (8080), the limits of connections, and
-`DRAIN_SECONDS` (25): seconds after SIGTERM in which running requests and proxy calls can finish.
+A process serves many waiting readers; Lambda needs an environment for each (`container/template.yaml`). The
+container reads the variables of the functions, `HOST` (0.0.0.0), `PORT` (8080), the limits of connections,
+and `DRAIN_SECONDS` (25), the time after SIGTERM for running requests and proxy calls.
 
 With `DATA_DIR`, a folder on a volume, the container runs `tidemark serve`: a single node without AWS.
 """

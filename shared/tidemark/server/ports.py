@@ -31,7 +31,7 @@ def port_of(listener: socket.socket) -> int:
 
 
 def health(host: str, port: int, path: str) -> int | None:
-    """The status of a GET; None if there is no complete response."""
+    """Return the status of a GET, or None without a complete response."""
     connection = http.client.HTTPConnection(host, port, timeout=HEALTH_SECONDS)
     try:
         connection.request("GET", path)
