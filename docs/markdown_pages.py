@@ -30,7 +30,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> None
         text = shorten(_MARKS.sub(r"\1", first[0]), 200, placeholder=" …")
         page.meta.setdefault("description", escape(text))
     if page.is_homepage:
-        page.meta.setdefault("title", config.site_description)
+        page.meta |= {"title": config.site_description, "hide": ["navigation"]}
 
 
 def on_page_context(_context: Any, *, page: Any, config: Any, nav: Any, **_: Any) -> None:
