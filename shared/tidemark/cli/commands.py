@@ -50,8 +50,7 @@ _COMPLETED_NAMES: Final = "100"
 
 
 class RemoteServer(Server):
-    """A server and its token. `token` is sent unless empty, and with `token_home` only to the origin of that
-    URL."""
+    """A server and its token, which with `token_home` is sent only to the origin of that URL."""
 
     def __init__(
         self, url: str, token: str = "", token_home: str | None = None, retry: Retry = PATIENCE
