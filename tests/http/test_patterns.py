@@ -1,25 +1,28 @@
-"""The work of each pattern that meets a request's text grows no faster than the text."""
+"""The work of each pattern that meets a request's text grows no faster than the text, in seconds of this
+thread's CPU: a quadratic pattern takes 30 times its bound, a linear one a tenth."""
 
 import ast
 import importlib
 import inspect
 import pkgutil
 import re
+import time
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from types import ModuleType
 from typing import Any, Final
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tidemark.http
 import tidemark.protocol
-from tests.protocol.backtracking import Matcher, TooManySteps
 
 METHODS: Final = {"match", "fullmatch", "search", "sub", "subn", "findall", "finditer"}
-REPEATS: Final = 24
-#: Fewer steps a character are no danger, however they grow.
-FEW: Final = 8
+#: A pattern that is exponential fails at the first ones; at a later one it would not end.
+LENGTHS: Final = (*range(16, 64, 2), 100, 400, 20_000)
 
 Use = tuple[str, re.Pattern[Any], str]
 
@@ -71,43 +74,55 @@ def patterns_of(values: Any) -> Iterator[re.Pattern[Any]]:
 USES: Final = [use for module in modules() for use in uses(module)]
 
 
-def texts(matcher: Matcher, repeats: int) -> Iterator[str]:
-    """A beginning of a match, then a word again and again, then an end that may not match."""
-    match, letters = matcher.shortest(), sorted(matcher.alphabet())
-    words = {match[-8:], *letters}
-    if len(letters) <= 8:
-        words |= set(map("".join, product(letters, repeat=2)))
-    beginnings = {"", *(match[: len(match) - left] for left in range(min(8, len(match)))), *letters}
-    for beginning, word, end in product(sorted(beginnings), sorted(words), ("", "\0")):
-        yield beginning + word * repeats + end
+def seconds(pattern: re.Pattern[Any], method: str, text: Any) -> float:
+    call = getattr(pattern, method)
+    arguments = (text[:0], text) if method in {"sub", "subn"} else (text,)
+    began = time.thread_time()
+    result = call(*arguments)
+    if method == "finditer":
+        list(result)
+    return time.thread_time() - began
 
 
-def grows_too_fast(matcher: Matcher, method: str) -> str | None:
-    for short, long in zip(texts(matcher, REPEATS), texts(matcher, 2 * REPEATS), strict=True):
-        try:
-            few, many = matcher.steps(short, method), matcher.steps(long, method)
-        except TooManySteps:
-            return long
-        if many > max(3 * few, FEW * len(long)):
-            return long
+@cache
+def seconds_of_a_character() -> float:
+    return min(seconds(re.compile("(?:[a-z]|[0-9])*"), "match", "a" * 100_000) for _ in range(9)) / 100_000
+
+
+def grows_too_fast(pattern: re.Pattern[Any], method: str, match: Any) -> Any:
+    """The text that takes too long, or None: a beginning of the match, a piece of it again and again, and an
+    end that may not match."""
+    pieces = {match[at : at + size] for at in range(len(match)) for size in (1, 2)} | {match[-8:]}
+    beginnings = {match[:0], *(match[:at] for at in range(1, len(match), 1 + len(match) // 4))}
+    end = b"\0" if isinstance(match, bytes) else "\0"
+    for beginning, piece, length in product(beginnings, pieces - {match[:0]}, LENGTHS):
+        text = beginning + piece * (length // len(piece)) + end
+        bound = 0.010 + 100 * seconds_of_a_character() * len(text)
+        if all(seconds(pattern, method, text) > bound for _ in range(3)):
+            return text
     return None
 
 
 @pytest.mark.parametrize(("pattern", "method"), [use[1:] for use in USES], ids=[use[0] for use in USES])
-def test_twice_the_text_takes_twice_the_steps(pattern: re.Pattern[Any], method: str) -> None:
-    assert grows_too_fast(Matcher(pattern), method) is None
+def test_the_work_grows_as_the_text(pattern: re.Pattern[Any], method: str) -> None:
+    @settings(max_examples=10, deadline=None, derandomize=True, database=None)
+    @given(st.from_regex(pattern))
+    def check(match: Any) -> None:
+        assert grows_too_fast(pattern, method, match[:40]) is None
+
+    check()
 
 
 @pytest.mark.parametrize(
-    ("pattern", "method"),
+    ("pattern", "method", "match"),
     [
-        (r'"(?:[^"\\]|\\.)*"', "sub"),  # Each quote is a beginning, and none has an end.
-        (r"(a+)+b", "fullmatch"),
-        (r"(a|ab|b)*c", "fullmatch"),
+        (r'"(?:[^"\\]|\\.)*"', "sub", r'"\""'),  # Each quote is a beginning, and none has an end.
+        (r"(a+)+b", "fullmatch", "aab"),
+        (r"(a|ab|b)*c", "fullmatch", "abc"),
     ],
 )
-def test_a_pattern_that_goes_back_again_and_again_is_found(pattern: str, method: str) -> None:
-    assert grows_too_fast(Matcher(re.compile(pattern)), method) is not None
+def test_a_pattern_that_goes_back_again_and_again_is_found(pattern: str, method: str, match: str) -> None:
+    assert grows_too_fast(re.compile(pattern), method, match) is not None
 
 
 def test_all_patterns_are_looked_at() -> None:
