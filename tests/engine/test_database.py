@@ -343,6 +343,28 @@ def test_the_write_ahead_log_is_bounded_unless_a_reader_holds_it(
     assert list(put_megabytes(scene, 2))[-1] <= 32 * MEGABYTE
 
 
+@pytest.mark.parametrize("lost_bytes", [0, 1, 8000])
+def test_a_lengthened_log_has_its_commits_after_a_power_cut(
+    scene: Scene, tmp_path: Path, lost_bytes: int
+) -> None:
+    """But for a last one whose end is not on disk."""
+    path = Path(scene.database.path)
+    log, cut = Path(f"{path}-wal"), tmp_path / "cut"
+    list(put_megabytes(scene, 1))
+    scene.database.lengthen_log()
+    length = log.stat().st_size
+    assert length > 16 * MEGABYTE
+    scene.run(partial(scene.database.run, scene.put("next")))
+    assert log.stat().st_size == length
+    stored = bytearray(log.read_bytes())
+    end = len(stored.rstrip(b"\0"))
+    stored[end - lost_bytes : end] = bytes(lost_bytes)
+    cut.mkdir()
+    (cut / log.name).write_bytes(stored)
+    (cut / path.name).write_bytes(path.read_bytes())
+    assert Scene(cut / path.name).sks() == ["0000"] + ["next"] * (not lost_bytes)
+
+
 def test_pages_that_become_free_go_back_to_the_disk(tmp_path: Path) -> None:
     """But for a part that the next writes use."""
     path = tmp_path / "tidemark.db"

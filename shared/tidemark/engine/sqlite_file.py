@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -19,8 +20,11 @@ _INCREMENTAL: Final = 2
 #: A commit that makes the write-ahead log longer than this starts a checkpoint, after which the log's file is
 #: used from its beginning again (https://sqlite.org/wal.html#ckpt).
 _LOG_PAGES: Final = 2000
+#: The log's file gets this length at the start, which a checkpoint's commit seldom exceeds.
+_LOG_BYTES: Final = 17 * 1024 * 1024
 #: The log grows while another process reads and no checkpoint can finish; then it is cut to this size.
 _LEFT_LOG_BYTES: Final = 32 * 1024 * 1024
+_LOG_HEADER_BYTES: Final = 32
 #: A log longer than this is reported with a warning.
 LONG_LOG_BYTES: Final = 64 * 1024 * 1024
 #: One page in 10 stays free in the file, for the next writes.
@@ -72,9 +76,9 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     try:
         _check_kind(db, path)
     except sqlite3.OperationalError as failure:
-        # SQLite cannot create the files of the write-ahead log. An empty log needs none.
+        # SQLite cannot create the files of the write-ahead log. A log without commits needs none.
         log = Path(f"{path}-wal")
-        if log.exists() and log.stat().st_size:
+        if log.exists() and _has_frames(log):
             raise UnusableDatabase(
                 f"{path} cannot be opened in a read-only folder ({failure}): {log.name} has commits that are "
                 "not in it yet; copy the folder to a writable place, and give the path of the copy"
@@ -82,6 +86,12 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         db = sqlite3.connect(f"{uri}&immutable=1", **options)
         _check_kind(db, path)
     return db
+
+
+def _has_frames(log: Path) -> bool:
+    """Whether the log may have commits: it begins with a header, and not with zeros of `lengthen_log`."""
+    with log.open("rb") as file:
+        return any(file.read(_LOG_HEADER_BYTES))
 
 
 def _check_kind(db: sqlite3.Connection, path: Path | str) -> int:
@@ -117,6 +127,18 @@ def open_to_write(path: Path | str, wait_seconds: float) -> sqlite3.Connection:
     else:
         db.executescript(_TABLES)
     return db
+
+
+def lengthen_log(path: Path) -> None:
+    """Write zeros behind the write-ahead log's commits, because a commit is faster if its sync need not store
+    a new length of the file. SQLite ignores the zeros, which fit no checksum. Call this in a transaction that
+    writes, so that no process writes to the log or shortens it meanwhile."""
+    with suppress(OSError), Path(f"{path}-wal").open("r+b") as log:  # Only speed is lost.
+        missing = _LOG_BYTES - log.seek(0, os.SEEK_END)
+        if 0 < missing < shutil.disk_usage(path.parent).free // 10:
+            log.write(bytes(missing))
+            log.flush()
+            os.fsync(log.fileno())
 
 
 class LogLength:

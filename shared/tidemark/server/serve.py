@@ -138,6 +138,8 @@ def _run(
     settings = addressed(settings, configuration, listener)
     settings = replace(settings, webhook_keys=settings.webhook_keys or str(folder / "webhook-keys"))
     system = EmbeddedSystem(settings, data_dir, folder / "blobs")
+    if data_dir:  # Meanwhile the application is made.
+        threading.Thread(target=system.database.lengthen_log, name="tidemark-log").start()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(configuration, system, listener))
