@@ -136,11 +136,12 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """Render a long-poll (§5.7): 200 with data, 204 without."""
     cursor = caching.decide_cursor(request.cursor, now_ms, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=False)
-    if not reading.page.has_data:
+    pieces = reading.page.pieces
+    if not any(pieces):
         return Response(status_code=204, headers=headers)
     if request.read_from != NOW:
         headers["ETag"] = page_etag(reading)
-    return Response(render_body(reading.record.content_type, *reading.page.pieces), headers=headers)
+    return Response(render_body(reading.record.content_type, *pieces), headers=headers)
 
 
 def _reading_headers(

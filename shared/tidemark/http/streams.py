@@ -125,17 +125,19 @@ class HungUp(Exception):
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """Return the work's result. Cancel the work and raise HungUp if the client disconnects first."""
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(hang_up(receive))
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    watching = asyncio.create_task(hang_up(receive))
+    watching.add_done_callback(task.cancel)
     try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise HungUp
-        return working.result()
+        return await work
+    except asyncio.CancelledError:
+        if watching.done() and task.uncancel() == 0:
+            raise HungUp from None
+        raise
     finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
-        del working  # Else a reference cycle with its error's traceback keeps it in memory.
+        watching.remove_done_callback(task.cancel)
+        watching.cancel()
 
 
 async def hang_up(receive: Receive) -> None:

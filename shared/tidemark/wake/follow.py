@@ -98,12 +98,14 @@ class Hub:
             self._wake([each for followers in self._followers.values() for each in followers])
 
     def _wake(self, followers: Collection[Follower]) -> None:
-        """Wake the followers on their event loops, with one call per loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Follower]] = defaultdict(list)
+        """Wake the followers on their event loops: at once on the running loop, by one call on another."""
+        by_loop: dict[asyncio.AbstractEventLoop | None, list[Follower]] = defaultdict(list)
         for follower in followers:
             self._waiting.pop(follower, None)
             by_loop[follower.loop].append(follower)
+        _wake_each(by_loop.pop(asyncio._get_running_loop(), ()))  # noqa: SLF001 - get_running_loop raises
         for loop, its_followers in by_loop.items():
+            assert loop is not None, "a follower has a loop"
             with suppress(RuntimeError):  # A closed loop has no waiting follower.
                 loop.call_soon_threadsafe(_wake_each, its_followers)
 
