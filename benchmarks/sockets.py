@@ -121,6 +121,7 @@ def frame(message: object) -> bytes:
 def serving() -> Iterator[Server]:
     port = free_port()
     environment = {**os.environ, "PORT": str(port), "LONG_POLL_SECONDS": "600", "JANITOR_SECONDS": "0"}
+    environment["PYTHONMALLOC"] = "malloc"  # As `make run` sets it.
     command = [sys.executable, "-m", "tidemark.cli", "serve", "--in-memory"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -152,12 +152,14 @@ def wait_until_group_is_gone(group: int, seconds: float = 5.0) -> bool:
 
 
 def tidemark_server(via: str, directory: Path, **environment: str) -> Server:
-    """`VIA=asgi` or `VIA=lambda`; further environment variables as keyword arguments."""
+    """As `make run` starts it, with `VIA=asgi` or `VIA=lambda`; further environment variables as keyword
+    arguments."""
+    shipped = {"VIA": via, "HOST": "127.0.0.1", "PYTHONMALLOC": "malloc"}
     return Server(
         name=f"tidemark-{via}",
         command=[sys.executable, "-m", *COMMANDS[via]],
         # A test session may have set ALLOW_ANONYMOUS for the functions that it loads itself.
-        environment={"VIA": via, "HOST": "127.0.0.1", "ALLOW_ANONYMOUS": "", **environment},
+        environment={**shipped, "ALLOW_ANONYMOUS": "", **environment},
         data_dir=directory / "data",
         health_path="/v1/health",
     )

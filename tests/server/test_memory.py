@@ -123,11 +123,10 @@ def test_large_bodies_count_toward_a_collection(client: Client) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
 @pytest.mark.parametrize(("kind", "what"), [("JSON", "append"), ("bytes", "another tail")])
 def test_a_gigabyte_in_large_bodies_takes_less_than_a_quarter(tmp_path: Path, kind: str, what: str) -> None:
-    """It is started as `make run` starts it."""
     method, _, more, expected = REQUESTS[what]
     headers, form = BODIES[kind]
     body = form % (b"x" * (MEGABYTES_4 - 16))
-    with running(tidemark_server("asgi", tmp_path, PYTHONMALLOC="malloc")) as server:
+    with running(tidemark_server("asgi", tmp_path)) as server:
         with closing(Client(server.port)) as client:
             assert client("PUT", "/v1/stream/a", headers) == 201
             for _ in range(240):

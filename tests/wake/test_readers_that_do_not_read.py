@@ -28,10 +28,9 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Its live reads last for ten minutes, whether the client reads or not. It uses the C library's memory
-    allocator, as with `make run` and in the container."""
+    """Its live reads last for ten minutes, whether the client reads or not."""
     patience = dict.fromkeys(("LONG_POLL_SECONDS", "SSE_SECONDS", "STALL_SECONDS"), "600")
-    made = tidemark_server("asgi", tmp_path_factory.mktemp("server"), **patience, PYTHONMALLOC="malloc")
+    made = tidemark_server("asgi", tmp_path_factory.mktemp("server"), **patience)
     with running(made) as server:
         yield server
 
