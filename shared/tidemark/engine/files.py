@@ -68,15 +68,25 @@ class BlobFiles:
     def get(self, key: str, size: int | None = None) -> bytes:
         if size is None or size > _QUICK_BYTES:
             self._check_fast()
-        with _translated(), self.path_of(key).open("rb") as file:
-            return _checked(key, file.read(), size)
+        if size is None:
+            with _translated():
+                return self.path_of(key).read_bytes()
+        return _checked(key, self._read(key, 0, size, size + 1), size)
 
     def get_range(self, key: str, first_byte: int, size: int) -> bytes:
         if size > _QUICK_BYTES:
             self._check_fast()
-        with _translated(), self.path_of(key).open("rb") as file:
-            file.seek(first_byte)
-            return _checked(key, file.read(size), size)
+        return _checked(key, self._read(key, first_byte, size, size), size)
+
+    def _read(self, key: str, first_byte: int, size: int, most: int) -> bytes:
+        """Read `size` to `most` bytes. An unbuffered file takes half the system calls."""
+        with _translated(), self.path_of(key).open("rb", buffering=0) as file:
+            if first_byte:
+                file.seek(first_byte)
+            data = file.read(most)
+            while len(data) < size and (more := file.read(most - len(data))):
+                data += more
+        return data
 
     def stored(self, key: str) -> Stored | None:
         try:
@@ -181,8 +191,8 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _checked(key: str, data: bytes, size: int | None) -> bytes:
-    if size is not None and len(data) != size:
+def _checked(key: str, data: bytes, size: int) -> bytes:
+    if len(data) != size:
         _log.error("a stored blob is damaged: %s has %d bytes in place of %d", key, len(data), size)
         raise Damaged
     return data

@@ -68,8 +68,8 @@ _TROUBLE_SECONDS: Final = 1.0
 
 _REMEDY: Final = "`tidemark verify` names all that is damaged; a server starts on a backup"
 
-#: Calls that may run while the event loop waits; together they take about 1 ms.
-_QUICK_CALLS: Final = 32
+#: Calls that may run while the event loop waits; together they take about 1 ms. A page has fewer bodies.
+_QUICK_CALLS: Final = 64
 
 _log: Final = logging.getLogger("tidemark")
 
