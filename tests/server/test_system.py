@@ -27,7 +27,7 @@ from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.server.lock import locked
-from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem
+from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem, memory_bytes
 from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.load import load_head
@@ -49,6 +49,15 @@ KEY = StreamKey(PLAIN_BUCKET, "a")
 
 def a_system(folder: Path) -> EmbeddedSystem:
     return EmbeddedSystem(Settings(), folder, folder / "blobs")
+
+
+def test_the_memory_is_that_of_the_container_if_it_has_a_limit(tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    machine = memory_bytes(limit)
+    for said, expected in (("max\n", machine), ("4096\n", 4096), (f"{machine + 1}\n", machine)):
+        limit.write_text(said)
+        assert memory_bytes(limit) == expected
+    assert machine > 4096
 
 
 def follow(system: EmbeddedSystem) -> None:

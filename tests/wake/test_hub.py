@@ -29,7 +29,7 @@ async def test_a_wake_reaches_every_follower_of_its_stream_once_and_no_other() -
     hub.wake_all()
     assert await woken(*followers) == [2, 2, 1]
     other.incarnation, two.incarnation = "log", "another"
-    hub.wake_log("log")
+    hub.wake_all("log")
     assert await woken(*followers) == [3, 2, 2], "one may follow that log"
     one.close()
     hub.wake(HERE)

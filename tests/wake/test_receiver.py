@@ -66,7 +66,7 @@ class Waiting(Hub):
     def wake(self, key: StreamKey, incarnation: str | None = None, start: int = 0) -> None:
         self.woken.put((key, incarnation, start))
 
-    def wake_all(self) -> None:
+    def wake_all(self, incarnation: str | None = None) -> None:
         self.woken.put(EVERYBODY)
 
 

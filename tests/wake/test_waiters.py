@@ -29,7 +29,7 @@ class Scene:
         self.clock = self.process.stores.clock_ms
         self.table: Table = self.process.stores.table
         hub, self.begun = Hub(), list[str]()
-        hub.wake_log = self.begun.append  # type: ignore[method-assign,assignment]
+        hub.wake_all = self.begun.append  # type: ignore[method-assign,assignment]
         self.own = Waiters(self.table, self.clock, hub)
         self.process.calls.taken()
 

@@ -66,27 +66,21 @@ class BlobFiles:
             file.write(data)
 
     def get(self, key: str, size: int | None = None) -> bytes:
-        if size is None or size > _QUICK_BYTES:
-            self._check_fast()
-        if size is None:
-            with _translated():
-                return self.path_of(key).read_bytes()
-        return _checked(key, self._read(key, 0, size, size + 1), size)
+        return self._read(key, 0, size, 1)  # One byte more shows a file that is too long.
 
     def get_range(self, key: str, first_byte: int, size: int) -> bytes:
-        if size > _QUICK_BYTES:
-            self._check_fast()
-        return _checked(key, self._read(key, first_byte, size, size), size)
+        return self._read(key, first_byte, size)
 
-    def _read(self, key: str, first_byte: int, size: int, most: int) -> bytes:
-        """Read `size` to `most` bytes. An unbuffered file takes half the system calls."""
+    def _read(self, key: str, first_byte: int, size: int | None, more_bytes: int = 0) -> bytes:
+        if size is None or size > _QUICK_BYTES:
+            self._check_fast()
+        # Without a buffer a file takes half the system calls, but a read may return less.
         with _translated(), self.path_of(key).open("rb", buffering=0) as file:
-            if first_byte:
-                file.seek(first_byte)
-            data = file.read(most)
-            while len(data) < size and (more := file.read(most - len(data))):
+            file.seek(first_byte)
+            data = file.readall() if size is None else file.read(size + more_bytes)
+            while size is not None and len(data) < size and (more := file.read(size - len(data))):
                 data += more
-        return data
+        return _checked(key, data, size)
 
     def stored(self, key: str) -> Stored | None:
         try:
@@ -191,8 +185,8 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _checked(key: str, data: bytes, size: int) -> bytes:
-    if len(data) != size:
+def _checked(key: str, data: bytes, size: int | None) -> bytes:
+    if size is not None and len(data) != size:
         _log.error("a stored blob is damaged: %s has %d bytes in place of %d", key, len(data), size)
         raise Damaged
     return data

@@ -24,7 +24,6 @@ _LOG_PAGES: Final = 2000
 _LOG_BYTES: Final = 17 * 1024 * 1024
 #: The log grows while another process reads and no checkpoint can finish; then it is cut to this size.
 _LEFT_LOG_BYTES: Final = 32 * 1024 * 1024
-_LOG_HEADER_BYTES: Final = 32
 #: A log longer than this is reported with a warning.
 LONG_LOG_BYTES: Final = 64 * 1024 * 1024
 #: One page in 10 stays free in the file, for the next writes.
@@ -76,9 +75,10 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     try:
         _check_kind(db, path)
     except sqlite3.OperationalError as failure:
-        # SQLite cannot create the files of the write-ahead log. A log without commits needs none.
+        # SQLite cannot create the files of the write-ahead log. A log without commits needs none: it is
+        # empty, or has the zeros of `lengthen_log` in place of its header of 32 bytes.
         log = Path(f"{path}-wal")
-        if log.exists() and _has_frames(log):
+        if log.exists() and any(log.read_bytes()[:32]):
             raise UnusableDatabase(
                 f"{path} cannot be opened in a read-only folder ({failure}): {log.name} has commits that are "
                 "not in it yet; copy the folder to a writable place, and give the path of the copy"
@@ -86,12 +86,6 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         db = sqlite3.connect(f"{uri}&immutable=1", **options)
         _check_kind(db, path)
     return db
-
-
-def _has_frames(log: Path) -> bool:
-    """Whether the log may have commits: it begins with a header, and not with zeros of `lengthen_log`."""
-    with log.open("rb") as file:
-        return any(file.read(_LOG_HEADER_BYTES))
 
 
 def _check_kind(db: sqlite3.Connection, path: Path | str) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -29,7 +30,7 @@ from tidemark.log.due import Packing
 from tidemark.log.read import load_stream
 from tidemark.log.records import Batch, Pack
 from tidemark.log.schema import PK, PLAIN_EPOCH, SK, ItemWrite, Key, decode_write, make_key, stream_key
-from tidemark.log.tails import RecentBatches, StreamHead, TailCache
+from tidemark.log.tails import CAPACITY_BYTES, RecentBatches, StreamHead, TailCache
 from tidemark.protocol.errors import Damaged, ProtocolError, StorageUnavailable
 from tidemark.protocol.stream_key import MAX_LIMIT
 from tidemark.server.request_log import report_failure
@@ -126,12 +127,21 @@ class CommittedTails(TailCache):
     were rolled back, an append at its tail would leave a gap, and no reader would reach that append."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__()
+        super().__init__(max(CAPACITY_BYTES, memory_bytes() // 32))
         self._database = database
 
     def learn(self, head: StreamHead) -> None:
         learn = super().learn
         self._database.then(lambda: learn(head))
+
+
+def memory_bytes(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """The memory of this machine, or its container's limit if that is less; 0 if unknown, as on Windows."""
+    memory = 0
+    with suppress(AttributeError, OSError, ValueError):  # The limit may be missing, or "max".
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = min(memory, int(limit.read_text()))
+    return memory
 
 
 class EmbeddedSystem:

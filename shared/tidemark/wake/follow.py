@@ -93,10 +93,6 @@ class Hub:
             followers = self._followers.get(key, ())
             self._wake([each for each in followers if each.is_interested(incarnation, start)])
 
-    def wake_all(self) -> None:
-        with self._changed:
-            self._wake([each for followers in self._followers.values() for each in followers])
-
     def _wake(self, followers: Collection[Follower]) -> None:
         """Wake the followers on their event loops: at once on the running loop, by one call on another."""
         by_loop: dict[asyncio.AbstractEventLoop | None, list[Follower]] = defaultdict(list)
@@ -127,11 +123,13 @@ class Hub:
                 self._changed.wait(deadline - now)
         return None
 
-    def wake_log(self, incarnation: str) -> None:
-        """Wake the followers of this log, and those that do not know their log yet."""
+    def wake_all(self, incarnation: str | None = None) -> None:
+        """Wake all followers; or those of this log, and those that do not know their log yet."""
         with self._changed:
             followers = chain.from_iterable(self._followers.values())
-            self._wake([each for each in followers if each.incarnation in {incarnation, None}])
+            self._wake(
+                [each for each in followers if incarnation is None or each.incarnation in {incarnation, None}]
+            )
 
     def start_waiting(self, waiting: object, seconds: float) -> None:
         """Add a wait of a follower, or of a socket with several followers."""

@@ -130,7 +130,7 @@ class Waiters:
             put_waiter(self._table, Waiter(incarnation, queue_url, found.until_ms, polls=polls))
             found.polls = polls
         if polls and not was_polling:
-            self._hub.wake_log(incarnation)  # No message wakes those that wait for one.
+            self._hub.wake_all(incarnation)  # No message wakes those that wait for one.
         with self._lock:
             lapsed = [name for name, each in self._registrations.items() if 0 < each.until_ms <= now_ms]
             for name in lapsed:
