@@ -163,12 +163,12 @@ def check_upstream_keys(allow: str, folder: str) -> None:
 
 
 def cache_key(*, is_private: bool) -> dict[str, Any]:
-    """The values that distinguish one response from another: of reads, of listings (never cached, but waited
-    for together) and, unless everybody may read, each place of a token. CloudFront takes ten names. A cookie
+    """The values that distinguish one response from another: the query, because CloudFront takes at most ten
+    names of parameters and there are more, and each place of a token unless everybody may read. A cookie
     would keep requests from being collapsed. The application decides how long a response is cached."""
-    headers, names = [], ["offset", "cursor", "live", "prefix", "after", "limit", "stream", "last", "from"]
+    headers, query = [], {"QueryStringBehavior": "allExcept", "QueryStrings": listed(["access_token"])}
     if is_private:
-        headers, names = ["Authorization", "X-Tidemark-Authorization"], [*names, "access_token"]
+        headers, query = ["Authorization", "X-Tidemark-Authorization"], {"QueryStringBehavior": "all"}
     return {
         "MinTTL": 0,
         "DefaultTTL": 0,
@@ -180,7 +180,7 @@ def cache_key(*, is_private: bool) -> dict[str, Any]:
             "HeadersConfig": {"HeaderBehavior": "whitelist", "Headers": listed(headers)}
             if headers
             else {"HeaderBehavior": "none"},
-            "QueryStringsConfig": {"QueryStringBehavior": "whitelist", "QueryStrings": listed(names)},
+            "QueryStringsConfig": query,
         },
     }
 

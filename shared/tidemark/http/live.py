@@ -20,7 +20,7 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.read import Reading, read_on
-from tidemark.wake.follow import LiveRead, read_or_wait
+from tidemark.wake.follow import LiveRead, read_or_wait, selected
 
 #: The interval of comments that keep proxies from dropping a silent connection.
 HEARTBEAT_SECONDS: Final = 15.0
@@ -138,7 +138,9 @@ async def event_stream(
                 if is_closed:
                     yield await stream.close()
                     return
-                later = await live.next(min(deadline, time.monotonic() + HEARTBEAT_SECONDS))
+                until = min(deadline, time.monotonic() + HEARTBEAT_SECONDS)
+                where = request.where
+                later = await (live.next_match(until, where) if where else live.next(until))
             except ProtocolError as error:
                 note_fault("an event stream", error.status, error)
                 return
@@ -158,7 +160,10 @@ async def gathered_events(
     """Render a complete event stream, for an HTTP API, which sends no response before its end: the data that
     exists or arrives within a second, up to `BUFFERED_BYTES`. Raises like `read_or_wait`."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
-    reading = await read_or_wait(backend, key, request.read_from, request.cursor, patience_seconds)
+    where = request.where
+    reading = await read_or_wait(
+        backend, key, request.read_from, request.cursor, patience_seconds, where=where
+    )
     stream, rendered = EventStream(request.cursor, end_error), bytearray()
 
     def render(page: Reading) -> bool:
@@ -181,7 +186,7 @@ async def gathered_events(
         await asyncio.sleep(left_seconds)
         if may_go_on:
             with suppress(ProtocolError):
-                later = await backend.call(read_on, latest)
+                later = await selected(await backend.call(read_on, latest), where)
                 if later.is_news:
                     latest, may_go_on = later, render(later)
     if latest.page.closed and may_go_on:

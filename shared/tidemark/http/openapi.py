@@ -25,6 +25,9 @@ _FROM: Final = "A `Stream-Next-Offset`, the `id` of an event, `-1` for the begin
 _LIVE: Final = "Wait for new data: one response, or server-sent events. Needs `offset`."
 _CURSOR: Final = "The last `Stream-Cursor`, so that caches collapse readers (§10.1)."
 _LAST: Final = "Read backwards: the number of messages before `offset`, where the response ends."
+_WHERE: Final = (
+    "Only messages that meet the condition `<JSON pointer>:<operator>[:<JSON value>]`, of a JSON stream."
+)
 _FROM_PATTERN: Final = r"^(-1|now|[0-9]{16}(\.[0-9]{1,16})?(\.closed)?)$"
 _BEARER: Final = "The bearer token of an EventSource, which cannot send headers; with `live=sse` only."
 
@@ -43,6 +46,13 @@ PARAMETERS: Final[dict[str, Part]] = {
         ("query", "last", _LAST, COUNT | {"minimum": 1, "maximum": 10_000}, None),
         ("query", "live", _LIVE, one_of("long-poll", "sse"), "sse"),
         ("query", "cursor", _CURSOR, COUNT, 1234567),
+        (
+            "query",
+            "where",
+            _WHERE,
+            like(r"^(/.*)?:(exists|(eq|in|prefix):.+)$", maxLength=1000),
+            '/type:eq:"order"',
+        ),
         ("query", "access_token", _BEARER, TEXT, None),
         *(("header", each.name, each.sentence, each.schema, each.example) for each in REQUEST_HEADERS),
     )

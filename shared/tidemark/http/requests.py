@@ -25,6 +25,7 @@ from tidemark.protocol.producer import parse_claim, parse_stream_seq
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
 from tidemark.protocol.sse import EVENT_ID
 from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_bucket_stream, parse_plain_path
+from tidemark.protocol.where import Where, parse_where
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 from tidemark.service.start_point import parse_last
@@ -86,6 +87,7 @@ class ReadRequest:
     cursor: int | None
     if_none_match: str | None
     last: int | None = None
+    where: Where | None = None
 
 
 def header(request: Request, name: str) -> str | None:
@@ -299,12 +301,14 @@ def parse_read(request: Request) -> ReadRequest:
             "and last takes no live"
         )
     parse = caching.parse_cursor if live else caching.known_cursor
+    conditions = request.query_params.getlist("where")
     return ReadRequest(
         read_from=read_from,
         live=live,
         cursor=parse(cursor),
         if_none_match=header(request, "If-None-Match"),
         last=None if last is None else parse_last(last),
+        where=parse_where(conditions) if conditions else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 from urllib.parse import urlencode
+from zlib import crc32
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,7 @@ from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import EARLIEST, NOW, render_offset
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
+from tidemark.protocol.where import Where
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
 from tidemark.service.read import Reading
@@ -126,7 +128,7 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     cursor = caching.decide_catch_up_cursor(request.cursor, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=reading.page.closed)
     if request.read_from != NOW or request.last is not None:
-        headers["ETag"] = page_etag(reading)
+        headers["ETag"] = page_etag(reading, request.where)
         if caching.etag_matches(request.if_none_match, headers["ETag"]):
             return Response(status_code=304, headers=headers)
     return Response(render_body(reading.record.content_type, *reading.page.pieces), headers=headers)
@@ -140,7 +142,7 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     if not any(pieces):
         return Response(status_code=204, headers=headers)
     if request.read_from != NOW:
-        headers["ETag"] = page_etag(reading)
+        headers["ETag"] = page_etag(reading, request.where)
     return Response(render_body(reading.record.content_type, *pieces), headers=headers)
 
 
@@ -178,11 +180,11 @@ def _beginning(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
     return {"Stream-Retained-Offset": render_offset(record.retained)}
 
 
-def page_etag(reading: Reading) -> str:
-    page = reading.page
-    return caching.render_etag(
-        reading.record.incarnation, page.start, page.end, closed=page.closed, crc=page.crc
-    )
+def page_etag(reading: Reading, where: Where | None = None) -> str:
+    page, crc = reading.page, reading.page.crc
+    if where is not None:
+        crc = crc32(where.text.encode(), crc or 0)
+    return caching.render_etag(reading.record.incarnation, page.start, page.end, closed=page.closed, crc=crc)
 
 
 def event_stream_headers(request: ReadRequest, reading: Reading) -> dict[str, str]:
@@ -192,7 +194,11 @@ def event_stream_headers(request: ReadRequest, reading: Reading) -> dict[str, st
     headers = (
         data_headers(_EVENTS)
         | _beginning(request, record)
-        | {"ETag": page_etag(reading), "Cache-Control": caching.EVENT_STREAM, "X-Accel-Buffering": "no"}
+        | {
+            "ETag": page_etag(reading, request.where),
+            "Cache-Control": caching.EVENT_STREAM,
+            "X-Accel-Buffering": "no",
+        }
     )
     if not record.content_type.is_text:
         headers["Stream-SSE-Data-Encoding"] = "base64"

@@ -32,7 +32,7 @@ from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.start_point import read_back
-from tidemark.wake.follow import read_or_wait
+from tidemark.wake.follow import read_or_wait, selected
 
 Answers = Mapping[int, tuple[str, ...]]
 """For each status of an operation: its meaning, then the names of its headers."""
@@ -246,7 +246,7 @@ async def stream_metadata(_: Request, backend: Backend, key: StreamKey) -> Respo
         304: ("The client has the data already.", *_READ),
         307: ("An EventSource that has seen events continues at `Location`.", "Location"),
     },
-    ("offset", "last", "live", "cursor", "access_token", "If-None-Match", "Last-Event-ID"),
+    ("offset", "last", "live", "cursor", "where", "access_token", "If-None-Match", "Last-Event-ID"),
     data=True,
 )
 async def read_stream(
@@ -263,6 +263,8 @@ async def read_stream(
         reading = await backend.call(read, key, read_from, cursor)
     else:
         reading = await backend.call(read_back, key, read_from, last, cursor)
+    if read_request.where is not None:
+        reading = await selected(reading, read_request.where)
     return responses.caught_up(read_request, reading, backend.stores.clock_ms())
 
 
@@ -271,7 +273,12 @@ async def long_poll(
 ) -> Response:
     """Serve a long-poll (§5.7)."""
     waiting = read_or_wait(
-        backend, key, read_request.read_from, read_request.cursor, backend.settings.long_poll_seconds
+        backend,
+        key,
+        read_request.read_from,
+        read_request.cursor,
+        backend.settings.long_poll_seconds,
+        where=read_request.where,
     )
     try:
         with PROCESS.waiting("long-poll"):
@@ -299,6 +306,7 @@ async def server_sent_events(
     else:
         async with backend.first_pages:
             reading = await backend.call(read, key, read_from, cursor, small=True)
+            reading = await selected(reading, read_request.where)
     headers = responses.event_stream_headers(read_request, reading)
     if last is not None and last.endswith(CLOSED_ID) and reading.page.closed:
         return Response(status_code=204, headers=headers)  # After a 200 an EventSource would reconnect.

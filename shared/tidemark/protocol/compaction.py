@@ -75,6 +75,11 @@ def _parse_pointer(value: str) -> str:
     return value
 
 
+def split_pointer(pointer: str) -> list[str]:
+    """Return the names in a JSON pointer; none in the pointer to the whole message."""
+    return [name.replace("~1", "/").replace("~0", "~") for name in pointer.split("/")[1:]]
+
+
 def decide_compaction(
     content_type: ContentType, requested: Compaction | None, default: Compaction | None
 ) -> Compaction | None:

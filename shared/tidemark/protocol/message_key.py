@@ -16,6 +16,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
+from tidemark.protocol.compaction import split_pointer
+
 #: The digest of the key, and whether the message deletes that key.
 Keyed: TypeAlias = tuple[bytes, bool]
 #: Takes a stored message, with or without the comma after it. Returns None if it has no key.
@@ -35,7 +37,7 @@ def make_key_rule(pointer: str | None) -> KeyRule:
     """Return the rule of `Compaction.key`."""
     if pointer is None:
         return _make_rule(_read_change, _read_any_change)
-    path = [name.replace("~1", "/").replace("~0", "~") for name in pointer[1:].split("/")]
+    path = split_pointer(pointer)
     read_any = partial(_read_any_member, path)
     try:
         return _make_rule(_make_reader(path), read_any)

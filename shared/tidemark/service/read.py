@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import EARLIEST, NOW, PageStart, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
+from tidemark.protocol.where import Where
 from tidemark.service.load import ended_error, head_from, last_used_ms, load_head, require_live
 from tidemark.service.stores import Stores
 
@@ -45,6 +47,11 @@ class Reading:
     def is_news(self) -> bool:
         """Whether a waiting reader gets this page."""
         return self.page.has_data or self.page.closed or not self.page.up_to_date
+
+    @property
+    def is_match(self) -> bool:
+        """Whether a reader that waits for certain messages gets this page of them."""
+        return bool(self.page.data) or self.page.closed
 
     def without_bytes(self) -> Reading:
         """The position after the page, without the page's bytes: a reader may wait there for long. The page's
@@ -109,6 +116,39 @@ def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading
     now_ms = stores.clock_ms()
     page = _query_page(stores, record, start, Tail(start), SMALL if small else {})
     return _finish(stores, record, page, now_ms)
+
+
+def select(reading: Reading, where: Where) -> Reading:
+    """Leave out the messages that do not match, as if they were compacted: the page's end and the offsets of
+    the other messages stay. Takes CPU time for each message. Raises Malformed unless the stream is JSON."""
+    record, page = reading.record, reading.page
+    if not record.content_type.is_json:
+        raise errors.Malformed(
+            f"where selects messages of application/json; this stream is {record.content_type.essence}"
+        )
+    if not page.batches:
+        return reading
+    matches, kept, lengths, gaps, reached = (
+        where.make_rule(),
+        list[bytes](),
+        list[int](),
+        array("Q"),
+        page.start,
+    )
+    for batch in page.batches:
+        data, at = batch.data or b"", 0
+        for length, end in zip(batch.lengths, batch.each_message_end(), strict=True):
+            if end > page.start and matches(data[at : at + length - 1]):
+                kept.append(data[at : at + length])
+                lengths.append(length)
+                gaps.append(end - length - reached)
+                reached = end
+            at += length
+    last = page.batches[-1]
+    selected = Batch(
+        page.start, last.after, last.append_id, last.time_ms, b"".join(kept), None, tuple(lengths), gaps=gaps
+    )
+    return Reading(record, replace(page, batches=(selected,), skip=0, compacted=True))
 
 
 def load_page(

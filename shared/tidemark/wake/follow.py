@@ -30,7 +30,8 @@ from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message, RenderedNews, news_message, render_news
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on, renew_while_waiting
+from tidemark.protocol.where import Where
+from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on, renew_while_waiting, select
 from tidemark.service.stores import Run, Stores
 from tidemark.service.watch import Watched, begin_watch, load_tail
 
@@ -235,18 +236,44 @@ SOON_SECONDS: Final = 0.4
 
 
 async def read_or_wait(
-    process: Process, key: StreamKey, read_from: ReadFrom, cursor: int | None, wait_seconds: float
+    process: Process,
+    key: StreamKey,
+    read_from: ReadFrom,
+    cursor: int | None,
+    wait_seconds: float,
+    *,
+    where: Where | None = None,
 ) -> Reading:
-    """Read the data at the offset, or wait up to `wait_seconds` for data.
+    """Read the data at the offset, or wait up to `wait_seconds` for data, and for a message that matches.
 
     Raises as `read`, and StreamNotFound if the stream ends while the request waits.
     """
     deadline = time.monotonic() + wait_seconds
     reading = await process.run(partial(read, process.stores, key, read_from, cursor))
+    if where is not None:
+        return await _wait_for_match(process, await selected(reading, where), deadline, where)
     if reading.is_news or wait_seconds <= 0:
         return reading
     with closing(LiveRead(process, reading)) as live:
         return await live.next(deadline) or await live.latest()
+
+
+async def selected(reading: Reading, where: Where | None) -> Reading:
+    """Select the messages on a thread, because a large page takes 0.1 s."""
+    return reading if where is None else await asyncio.to_thread(select, reading, where)
+
+
+async def _wait_for_match(process: Process, reading: Reading, deadline: float, where: Where) -> Reading:
+    """Wait until a message matches. A page at the tail without a match is empty, and begins there."""
+    if not reading.is_match and reading.page.up_to_date:
+        with closing(LiveRead(process, reading)) as live:
+            reading = await live.next_match(deadline, where) or reading
+            if not reading.is_match and reading.page.up_to_date:
+                reading = await selected(await live.latest(), where)
+    page = reading.page
+    if reading.data or not page.up_to_date:
+        return reading
+    return Reading(reading.record, Page(page.end, (), up_to_date=True, closed=page.closed))
 
 
 class LiveRead(Follower):
@@ -284,6 +311,22 @@ class LiveRead(Follower):
             if now >= until:
                 return None
             await self._wait(min(until, self._read_at) - now)
+
+    async def next_match(self, until: float, where: Where) -> Reading | None:
+        """The next page with a message that matches, without the others; or the stream's end. A page without
+        a match comes only at `until`, after `PAGE_BYTES`, or when the tail is reached: for all those before
+        it. None: nothing was written until then. Raises StreamNotFound."""
+        begin, found = self.offset, None
+        while True:
+            was_behind = not self._at_tail
+            reading = await self.next(until)
+            if reading is None:
+                return found
+            found = await selected(reading, where)
+            if found.is_match or (was_behind and self._at_tail):
+                return found
+            if time.monotonic() >= until or self.offset - begin >= PAGE_BYTES:
+                return found
 
     async def latest(self) -> Reading:
         """The current end of the stream, read after the last wait."""
