@@ -31,6 +31,7 @@ from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import render_instant
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from, render_offset
+from tidemark.protocol.where import parse_where
 
 #: Largest piece of the input, in bytes and in lines.
 _APPEND_BYTES: Final = 256 * 1024
@@ -75,11 +76,19 @@ _FORMAT: Final = click.option(
 )
 
 
+_WHERE: Final = click.option(
+    "--where",
+    multiple=True,
+    help="Only JSON messages that meet this condition, such as '/type:eq:\"order\"'. May be repeated.",
+)
+
+
 @click.command(epilog="Example: tidemark tail chat/42 --last 10")
 @STREAM
 @_FROM
 @_LAST
 @_BEFORE
+@_WHERE
 @_FORMAT
 @click.option(
     "--follow/--no-follow", "-f", default=True, help="Wait for more messages, until the stream is closed."
@@ -97,6 +106,7 @@ def tail(server: RemoteServer, stream: str, **asked: Any) -> None:
 @_FROM
 @_LAST
 @_BEFORE
+@_WHERE
 @_FORMAT
 @asks_a_server
 def cat(server: RemoteServer, stream: str, **asked: Any) -> None:
@@ -104,19 +114,29 @@ def cat(server: RemoteServer, stream: str, **asked: Any) -> None:
     print_messages(server, stream, **asked, follow=False)
 
 
-def print_messages(server: RemoteServer, stream: str, *, template: str | None, **asked: Any) -> None:
+def print_messages(
+    server: RemoteServer, stream: str, *, template: str | None, where: tuple[str, ...], **asked: Any
+) -> None:
     if as_json():
         if template is not None:
             raise click.UsageError("Give --format or --json, not both")
         template = _JSON_LINE
-    place, chunks = chunks_of(server, stream, by_message=template is not None, **asked)
+    matches = None
+    if where and template:  # The offset of a message is known only if all messages before it are there.
+        matches, where = parse_where(where).make_rule(), ()
+    place, chunks = chunks_of(server, stream, by_message=template is not None, where=where, **asked)
     out = sys.stdout.buffer
     is_terminal = out.isatty()
     for chunk in with_progress(chunks):
         lines = printed(chunk)
         if template:
             shown = partial(json_member, content_type=chunk.content_type) if as_json() else bytes
-            lines = formatted(placed(server, stream, chunk, place), template.encode(), shown)
+            messages = placed(server, stream, chunk, place)
+            if matches:
+                if not is_json(chunk.content_type):
+                    raise click.UsageError(f"--where needs a stream of JSON; this is {chunk.content_type}")
+                messages = (each for each in messages if matches(each[3]))
+            lines = formatted(messages, template.encode(), shown)
         place = chunk.offset
         for number, data in enumerate(lines):
             out.write(visible_bytes(data) if is_terminal else data)
@@ -143,6 +163,7 @@ def chunks_of(
     follow: bool,
     wait: bool = False,
     by_message: bool,
+    where: tuple[str, ...] = (),
 ) -> tuple[str, Iterable[Chunk]]:
     """Return the start offset and the chunks. With `by_message` the start offset is exact."""
     if start and last:
@@ -151,7 +172,7 @@ def chunks_of(
         raise click.UsageError("--before takes --last, the number of messages before that offset")
     source, path = server.stream(stream), stream_path(stream)
     if before and last:
-        page = source.history(before, last=last)
+        page = source.history(before, last=last, where=where)
         return page.start or before, [page]
     # Read a stream that does not exist yet from its beginning.
     is_new = wait and is_missing(source)
@@ -161,7 +182,8 @@ def chunks_of(
     # No event stream, because it splits text into lines: the output must be byte for byte as written.
     return offset or "-1", source.follow(
         offset or "-1",
-        live="socket" if follow else False,
+        live=("long-poll" if where else "socket") if follow else False,
+        where=where,
         gone="error" if offset else "earliest",
         missing="wait" if wait else "error",
         whole_text=follow and not by_message,

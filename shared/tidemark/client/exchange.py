@@ -36,7 +36,7 @@ class Request:
     method: str
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | list[str]] = field(default_factory=dict)
     body: bytes = b""
     streams: bool = False
     wait_seconds: float = 0.0

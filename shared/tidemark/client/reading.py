@@ -36,6 +36,8 @@ from tidemark.client.exchange import (
     passing,
 )
 
+#: The conditions of a filtered read.
+Conditions: TypeAlias = str | Sequence[str]
 Live: TypeAlias = Literal["auto", "socket", "sse", "long-poll", False]
 
 #: Known servers answer a long-poll, and send an event, within 30 s.
@@ -107,12 +109,19 @@ class ReadOperations:
         return self.content_type or ""
 
     def read(
-        self, offset: str = "-1", *, live: Literal["long-poll", False] = False, cursor: str | None = None
+        self,
+        offset: str = "-1",
+        *,
+        live: Literal["long-poll", False] = False,
+        cursor: str | None = None,
+        where: Conditions = (),
     ) -> Steps[Chunk]:
         """Read one page. With `live="long-poll"` the server waits for data until its own timeout, and
-        the page may be empty."""
+        the page may be empty. `where`: only messages that meet these conditions, such as `/type:eq:"order"`
+        (JSON streams, Tidemark only)."""
         _check_choice("live", live, ("long-poll", False))
-        chunk = yield from self.page(Chunk(b"", offset, cursor=cursor), live=live == "long-poll")
+        place = Chunk(b"", offset, cursor=cursor)
+        chunk = yield from self.page(place, live=live == "long-poll", where=where)
         while not (chunk.up_to_date or ends_whole(chunk)):
             more = yield from self.page(chunk, live=False)
             chunk = replace(more, data=chunk.data + more.data)
@@ -125,13 +134,15 @@ class ReadOperations:
         last: int = 50,
         cursor: str | None = None,
         incarnation: str | None = None,
+        where: Conditions = (),
     ) -> Steps[Chunk]:
         """Read one page of the `last` messages before an offset, or before the tail (Tidemark only). Pass the
         page's `start` as `before` to read the older page, and its `offset` to `follow` to go on behind the
         newest message. The page has fewer messages if they are large, none if no message is older. Pass
-        `cursor` and `incarnation` to both calls: they raise StreamReplaced if the stream was created anew."""
+        `cursor` and `incarnation` to both calls: they raise StreamReplaced if the stream was created anew.
+        `where` leaves out those of the `last` messages that do not match."""
         params = given_values({"offset": before, "last": last, "cursor": cursor})
-        request = Request("GET", self.url, params=params)
+        request = Request("GET", self.url, params=params | _where(where))
         try:
             reply = yield from exchange(request, self.retry)
         except errors.StreamGone:
@@ -156,6 +167,7 @@ class ReadOperations:
         cursor: str | None = None,
         incarnation: str | None = None,
         whole_text: bool = True,
+        where: Conditions = (),
     ) -> Followed:
         """Yield each chunk from `offset` on exactly once, until the stream is closed. `follow` reads to the
         tail and waits for more. After the first answer it retries without limit. An empty chunk means that
@@ -168,16 +180,22 @@ class ReadOperations:
         raising NotFound. Raises StreamReplaced if the stream was deleted and created again, which shows in
         its `incarnation`: pass the last chunk's `incarnation` with its offset. `on_recreated="restart"` reads
         the new stream from its beginning instead.
-        A split character is held until its other bytes arrive, unless `whole_text=False`."""
+        A split character is held until its other bytes arrive, unless `whole_text=False`.
+        `where`: as in `read`. An empty chunk can also mean that the messages before its offset do not match.
+        The socket does not filter: `live="auto"` waits by event streams or long-polls."""
         _check_choice("live", live, _LIVE)
         _check_choice("gone", gone, ("error", "earliest"))
         _check_choice("missing", missing, ("error", "wait"))
         _check_choice("on_recreated", on_recreated, ("error", "restart"))
+        if where and live == "socket":
+            raise ValueError("live='socket' has no where: choose another")
         place = Chunk(b"", offset, cursor=cursor, incarnation=incarnation)
-        steps = self._follow_name(place, live, gone, missing, on_recreated)
+        steps = self._follow_name(place, live, gone, missing, on_recreated, where=where)
         return whole_characters(steps) if whole_text else steps
 
-    def _follow_name(self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str) -> Followed:
+    def _follow_name(
+        self, place: Chunk, live: Live, gone: str, missing: str, on_recreated: str, *, where: Conditions
+    ) -> Followed:
         """Follow the stream and, if the caller wants that, each later stream of the same name."""
         ever = False
         while True:
@@ -185,7 +203,7 @@ class ReadOperations:
                 if missing == "wait":
                     yield from self._wait_for_stream(forever=ever)
                     ever = True
-                return (yield from _Follower(self, place, live, gone, ever=ever).chunks())
+                return (yield from _Follower(self, place, live, gone, where, ever=ever).chunks())
             except errors.StreamReplaced:
                 if on_recreated == "error":
                     raise
@@ -206,13 +224,21 @@ class ReadOperations:
                 return
 
     def page(
-        self, place: Chunk, silent: int = 0, reply: Reply | None = None, *, live: bool, forever: bool = False
+        self,
+        place: Chunk,
+        silent: int = 0,
+        reply: Reply | None = None,
+        *,
+        live: bool,
+        forever: bool = False,
+        where: Conditions = (),
     ) -> Steps[Chunk]:
         """Read the page behind `place`, or use the page `reply` that came by the socket. `silent` counts the
         previous answers without news: if the server does not wait, the pauses grow."""
         params = {"offset": place.offset, "cursor": place.cursor} | ({"live": "long-poll"} if live else {})
         wait_seconds = _WAIT_SECONDS if live else 0.0
-        request = Request("GET", self.url, params=given_values(params), wait_seconds=wait_seconds)
+        query = given_values(params) | _where(where)
+        request = Request("GET", self.url, params=query, wait_seconds=wait_seconds)
         reply = reply or (yield from exchange(request, self.retry, forever=forever))
         page = self._chunk_of(request, reply, place)
         if live and not page.data and not page.closed and reply.seconds < _WAITED_SECONDS:
@@ -262,9 +288,12 @@ class ReadOperations:
 class _Follower:
     """One call of `follow`: the last chunk, and how the reader waits for the next one."""
 
-    def __init__(self, stream: ReadOperations, place: Chunk, live: Live, gone: str, *, ever: bool) -> None:
+    def __init__(
+        self, stream: ReadOperations, place: Chunk, live: Live, gone: str, where: Conditions, *, ever: bool
+    ) -> None:
         self.stream, self.chunk, self.live, self.gone = stream, place, live, gone
-        self.by_socket, self.probes = live in {"auto", "socket"}, live == "auto"
+        self.where = where
+        self.by_socket, self.probes = live in {"auto", "socket"} and not where, live == "auto"
         #: A request was answered: then retries have no end.
         self.ever = ever
         #: The number of answers without news since the last news.
@@ -326,7 +355,9 @@ class _Follower:
         """Read one page, by a long-poll at the tail. `told`: the socket told of news, or had the page."""
         before, polls = self.chunk, self.chunk.up_to_date and not told
         page = told if isinstance(told, Reply) else None
-        chunk = yield from self.stream.page(before, self.silent, page, live=polls, forever=self.ever)
+        chunk = yield from self.stream.page(
+            before, self.silent, page, live=polls, forever=self.ever, where=self.where
+        )
         if polls:
             chunk = yield from self.last_data(chunk)
         self.chunk, self.end = chunk, replace(chunk, data=(self.end.data + chunk.data)[-4:])
@@ -352,7 +383,8 @@ class _Follower:
         """Open an event stream and return its status and headers. None if long-polls may work instead."""
         params = {"offset": self.chunk.offset, "live": "sse", "cursor": self.chunk.cursor}
         headers = {"Accept": "text/event-stream"}
-        request = Request("GET", self.stream.url, headers, given_values(params), streams=True)
+        query = given_values(params) | _where(self.where)
+        request = Request("GET", self.stream.url, headers, query, streams=True)
         request = replace(request, wait_seconds=_WAIT_SECONDS)
         if self.probes:
             request = replace(request, max_seconds=_FIRST_BYTE_SECONDS)
@@ -414,6 +446,11 @@ def _is_on_time(reply: Reply | Lost | bytes) -> bool:
 def _check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def _where(conditions: Conditions) -> dict[str, str | list[str]]:
+    listed = [conditions] if isinstance(conditions, str) else [*conditions]
+    return {"where": listed} if listed else {}
 
 
 def given_values(values: Mapping[str, str | int | None]) -> dict[str, str]:
