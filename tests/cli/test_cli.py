@@ -133,6 +133,10 @@ def test_a_format_has_offsets_that_other_commands_take_and_times(server: Server,
     assert re.fullmatch(rf'\S+ \S+ {TIME} {{"a":\t"%s"}} %', found[1])
     assert run(server, "cat", stream, "--format", "%s", "--from", f"{2:016}") == b'{"a":\t"%s"}\n33\n'
     assert run(server, "tail", stream, "-n", "1", "--before", f"{14:016}", "--format", "%o") == b"%016d\n" % 2
+    run(server, "close", stream)
+    for command in (("cat",), ("tail",), ("tail", "--last", "2", "--before", f"{17:016}")):
+        assert run(server, *command, stream, "--where", ":in:[33]", "--where", ":exists") == b"33\n"
+    assert run(server, "cat", stream, "--where", ":eq:33", "--format", "%o %s") == b"%016d 33\n" % 14
     text = f"{stream}/text"
     for part in (b"high", b"tide"):
         run(server, "append", text, "--create", "text/plain", stdin=part)
@@ -417,6 +421,7 @@ def test_a_snapshot_is_published_and_got_and_a_fork_begins_with_it(server: Serve
         (("tail", "x", "--last", "1", "--from", "now"), "not both"),
         (("tail", "x", "--last", "0"), "--last"),
         (("tail", "x", "--before", "now"), "takes --last"),
+        (("cat", "x", "--json", "--where", "a:eq:1"), "The pointer of where"),
         (("tail", "x", "--format", "%o %x"), "'%x' is unknown; use %o"),
         (("ls", "--bucket", "nothing-here"), "404: Bucket does not exist"),
         (("ls", "--bucket", "no"), "400: Bucket id must be"),

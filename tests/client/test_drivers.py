@@ -478,6 +478,27 @@ async def test_a_backward_read_goes_on_in_no_other_stream(tidemark_url: str, kin
 
 
 @both
+@pytest.mark.parametrize("live", ["auto", "sse", "long-poll", False])
+@on_a_loop
+async def test_a_filtered_reader_gets_matches_alone(tidemark_url: str, kind: Any, live: Any) -> None:
+    stream = await awaited(kind.create(f"{tidemark_url}/v1/stream/where", content_type="application/json"))
+    for number in (1, 2, 1):
+        await awaited(stream.append({"n": number}))
+    found, more = list[Any](), iter([{"n": 2}])
+    async for chunk in each(stream.follow(where=["/n:eq:1", "/n:exists"], live=live)):
+        found += chunk.messages
+        if chunk.up_to_date and (other := next(more, None)):
+            await awaited(stream.append(other))
+            await awaited(stream.close({"n": 1}))
+    assert found == [{"n": 1}] * (2 if live is False else 3)
+    for read in (stream.read(where="/n:in:[2]"), stream.history(last=3, where="/n:eq:2")):
+        assert {message["n"] for message in (await awaited(read)).messages} == {2}
+    with pytest.raises(ValueError, match="has no where"):
+        stream.follow(where="/n:eq:1", live="socket")
+    await awaited(stream.delete())
+
+
+@both
 @on_a_loop
 async def test_a_block_of_a_stream_ends_what_follows_and_leaves_the_stream_open(
     tidemark_url: str, kind: Any
