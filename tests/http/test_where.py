@@ -100,7 +100,7 @@ def test_an_event_stream_has_events_of_matches_alone(server: Door, path: str) ->
 
 
 @by_the_server
-async def test_an_event_stream_tells_with_its_heartbeat_how_far_it_looked(
+async def test_an_event_stream_sends_its_offset_with_the_heartbeat(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)

@@ -97,7 +97,7 @@ def test_a_chat_shows_its_last_messages_and_older_ones_on_scrolling(server: Serv
 
 
 def test_times_and_bulk_reads_are_as_the_reference_says(server: Server) -> None:
-    (_, text), (_, many) = blocks("reference/http.md")
+    (_, text), (_, many), (_, filtered) = blocks("reference/http.md")
     page, told = run(text, server).strip().rpartition("]{")[::2]
     assert page.endswith('[{"n":1},{"n":2},{"n":3}')
     found = json.loads("{" + told)
@@ -111,6 +111,7 @@ def test_times_and_bulk_reads_are_as_the_reference_says(server: Server) -> None:
     pages[0]["etag"] = "…"
     shown = (DOCS / "reference/http.md").read_text().partition('    {"pages"')[2].partition("\n\n")[0]
     assert pages == json.loads('{"pages"' + shown)["pages"]
+    assert json.loads(run(f"S={server.base_url}\n{filtered}", server)) == [{"n": 2}, {"n": 3}]
 
 
 def test_streams_with_limits_of_their_own_or_of_their_bucket_are_created(server: Server) -> None:
