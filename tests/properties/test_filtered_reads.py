@@ -12,7 +12,7 @@ from tests.janitor.scene import FORK, KEY, STAGES, Scene, a_scene_at
 from tests.janitor.test_compacted_forks import a_scene as a_compacted_scene
 from tests.support import HOUR_MS, JSON
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.protocol.where import Where, parse_where
+from tidemark.protocol.where import MessageFilter, parse_filter
 from tidemark.service.read import read_record, select
 from tidemark.service.retention import trim_below
 
@@ -37,7 +37,7 @@ def a_stream(kind: str) -> tuple[Scene, StreamKey]:
     return scene, KEY
 
 
-def read_by_pages(kind: str, limit_bytes: int, where: Where | None) -> Iterator[tuple[int, bytes]]:
+def read_by_pages(kind: str, limit_bytes: int, where: MessageFilter | None) -> Iterator[tuple[int, bytes]]:
     """The messages, and where each ends."""
     scene, key = a_stream(kind)
     stores, record, is_at_tail = scene.process(), scene.record(key), False
@@ -61,6 +61,6 @@ def test_a_filtered_read_is_the_whole_read_filtered(kind: str, data: st.DataObje
     whole = list(read_by_pages(kind, 10**6, None))
     bodies = [json.loads(message[:-1]) for _, message in whole]
     wanted = data.draw(st.lists(st.sampled_from(bodies), max_size=4), label="wanted")
-    where = parse_where([f":in:{json.dumps(wanted)}"])
+    where = parse_filter([f":in:{json.dumps(wanted)}"])
     expected = [each for each, body in zip(whole, bodies, strict=True) if body in wanted]
     assert list(read_by_pages(kind, limit_bytes, where)) == expected

@@ -31,7 +31,7 @@ from tidemark.protocol.errors import Malformed
 from tidemark.protocol.expiry import render_instant
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from, render_offset
-from tidemark.protocol.where import parse_where
+from tidemark.protocol.where import parse_filter
 
 #: Largest piece of the input, in bytes and in lines.
 _APPEND_BYTES: Final = 256 * 1024
@@ -123,7 +123,7 @@ def print_messages(
         template = _JSON_LINE
     matches = None
     if where and template:  # The offset of a message is known only if all messages before it are there.
-        matches, where = parse_where(where).make_rule(), ()
+        matches, where = parse_filter(where).make_rule(), ()
     place, chunks = chunks_of(server, stream, by_message=template is not None, where=where, **asked)
     out = sys.stdout.buffer
     is_terminal = out.isatty()

@@ -25,7 +25,7 @@ from tidemark.protocol.producer import parse_claim, parse_stream_seq
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
 from tidemark.protocol.sse import EVENT_ID
 from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_bucket_stream, parse_plain_path
-from tidemark.protocol.where import Where, parse_where
+from tidemark.protocol.where import MessageFilter, parse_filter
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 from tidemark.service.start_point import parse_last
@@ -87,7 +87,7 @@ class ReadRequest:
     cursor: int | None
     if_none_match: str | None
     last: int | None = None
-    where: Where | None = None
+    where: MessageFilter | None = None
 
 
 def header(request: Request, name: str) -> str | None:
@@ -308,7 +308,7 @@ def parse_read(request: Request) -> ReadRequest:
         cursor=parse(cursor),
         if_none_match=header(request, "If-None-Match"),
         last=None if last is None else parse_last(last),
-        where=parse_where(conditions) if conditions else None,
+        where=parse_filter(conditions) if conditions else None,
     )
 
 

@@ -20,7 +20,7 @@ from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import EARLIEST, NOW, render_offset
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
-from tidemark.protocol.where import Where
+from tidemark.protocol.where import MessageFilter
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
 from tidemark.service.read import Reading
@@ -180,7 +180,7 @@ def _beginning(request: ReadRequest, record: StreamRecord) -> dict[str, str]:
     return {"Stream-Retained-Offset": render_offset(record.retained)}
 
 
-def page_etag(reading: Reading, where: Where | None = None) -> str:
+def page_etag(reading: Reading, where: MessageFilter | None = None) -> str:
     page, crc = reading.page, reading.page.crc
     if where is not None:
         crc = crc32(where.text.encode(), crc or 0)

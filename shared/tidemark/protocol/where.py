@@ -32,7 +32,7 @@ _ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class MessageCondition:
     """The value at `path` is one of `values` (`eq`, `in`), begins with `prefix`, or, without both, exists."""
 
     path: tuple[str, ...]
@@ -47,11 +47,11 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class MessageFilter:
     """All conditions of a read. `text` differs between different filters."""
 
     text: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[MessageCondition, ...]
 
     def make_rule(self) -> Callable[[bytes], bool]:
         """Return the function that decides whether a stored message matches, without the comma after it."""
@@ -69,17 +69,17 @@ class Where:
         return matches
 
 
-def parse_where(texts: Sequence[str]) -> Where:
+def parse_filter(texts: Sequence[str]) -> MessageFilter:
     """Parse the values of `where`. Raises Malformed."""
     if len(texts) > MAX_CONDITIONS:
         raise Malformed(f"where may be given {MAX_CONDITIONS} times; it was given {len(texts)} times")
     size = sum(len(text.encode()) for text in texts)
     if size > MAX_WHERE_BYTES:
         raise Malformed(f"where may have {MAX_WHERE_BYTES} bytes in all; it has {size}")
-    return Where("\n".join(texts), tuple(map(_parse_condition, texts)))
+    return MessageFilter("\n".join(texts), tuple(map(_parse_condition, texts)))
 
 
-def _parse_condition(text: str) -> Condition:
+def _parse_condition(text: str) -> MessageCondition:
     found = _CONDITION.fullmatch(text)
     pointer, operator = (found[1], found[2]) if found else (*text.split(":", 2), "")[:2]
     if pointer[:1] not in {"", "/"} or re.search("~(?![01])", pointer):
@@ -93,13 +93,13 @@ def _parse_condition(text: str) -> Condition:
     path, value = tuple(split_pointer(pointer)), found[3]
     wanted = _ABSENT if value is None else _parse_value(value)
     if operator == "exists" and value is None:
-        return Condition(path)
+        return MessageCondition(path)
     if operator == "eq" and wanted is not _ABSENT:
-        return Condition(path, frozenset([_comparable(wanted)]))
+        return MessageCondition(path, frozenset([_comparable(wanted)]))
     if operator == "in" and isinstance(wanted, list):
-        return Condition(path, frozenset(map(_comparable, wanted)))
+        return MessageCondition(path, frozenset(map(_comparable, wanted)))
     if operator == "prefix" and isinstance(wanted, str):
-        return Condition(path, prefix=wanted)
+        return MessageCondition(path, prefix=wanted)
     takes = OPERATORS[operator]
     raise Malformed(f"The operator {operator} of where takes {takes}; got {(value or '')[:80]!r}")
 

@@ -19,7 +19,7 @@ from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import EARLIEST, NOW, PageStart, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.protocol.where import Where
+from tidemark.protocol.where import MessageFilter
 from tidemark.service.load import ended_error, head_from, last_used_ms, load_head, require_live
 from tidemark.service.stores import Stores
 
@@ -118,7 +118,7 @@ def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading
     return _finish(stores, record, page, now_ms)
 
 
-def select(reading: Reading, where: Where) -> Reading:
+def select(reading: Reading, where: MessageFilter) -> Reading:
     """Leave out the messages that do not match, as if they were compacted: the page's end and the offsets of
     the other messages stay. Takes CPU time for each message. Raises Malformed unless the stream is JSON."""
     record, page = reading.record, reading.page

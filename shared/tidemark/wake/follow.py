@@ -30,7 +30,7 @@ from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.socket import MAX_LEASE_SECONDS, Message, RenderedNews, news_message, render_news
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.protocol.where import Where
+from tidemark.protocol.where import MessageFilter
 from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on, renew_while_waiting, select
 from tidemark.service.stores import Run, Stores
 from tidemark.service.watch import Watched, begin_watch, load_tail
@@ -242,7 +242,7 @@ async def read_or_wait(
     cursor: int | None,
     wait_seconds: float,
     *,
-    where: Where | None = None,
+    where: MessageFilter | None = None,
 ) -> Reading:
     """Read the data at the offset, or wait up to `wait_seconds` for data, and for a message that matches.
 
@@ -258,14 +258,16 @@ async def read_or_wait(
         return await live.next(deadline) or await live.latest()
 
 
-async def selected(reading: Reading, where: Where | None) -> Reading:
+async def selected(reading: Reading, where: MessageFilter | None) -> Reading:
     """Select the messages on a thread, because a large page takes 0.1 s."""
     return reading if where is None else await asyncio.to_thread(select, reading, where)
 
 
-async def _wait_for_match(process: Process, reading: Reading, deadline: float, where: Where) -> Reading:
+async def _wait_for_match(
+    process: Process, reading: Reading, deadline: float, where: MessageFilter
+) -> Reading:
     """Wait until a message matches. A page at the tail without a match is empty, and begins there."""
-    if not reading.is_match and reading.page.up_to_date:
+    if not reading.is_match and reading.page.up_to_date and time.monotonic() < deadline:
         with closing(LiveRead(process, reading)) as live:
             reading = await live.next_match(deadline, where) or reading
             if not reading.is_match and reading.page.up_to_date:
@@ -312,7 +314,7 @@ class LiveRead(Follower):
                 return None
             await self._wait(min(until, self._read_at) - now)
 
-    async def next_match(self, until: float, where: Where) -> Reading | None:
+    async def next_match(self, until: float, where: MessageFilter) -> Reading | None:
         """The next page with a message that matches, without the others; or the stream's end. A page without
         a match comes only at `until`, after `PAGE_BYTES`, or when the tail is reached: for all those before
         it. None: nothing was written until then. Raises StreamNotFound."""
