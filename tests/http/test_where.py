@@ -9,6 +9,7 @@ from tests.http.asgi import CLOSE, JSON, Door, Make, by_the_server
 from tests.http.test_sse import check_order, controls, data
 from tests.waiting import eventually
 from tidemark.http import live
+from tidemark.wake import follow
 
 WHERE = "&where=/t:eq:%22a%22"
 POLL, SSE = f"{WHERE}&live=long-poll", f"{WHERE}&live=sse"
@@ -34,10 +35,9 @@ def test_a_read_leaves_out_messages_that_do_not_match(door: Door, make_stream: M
 def test_the_filter_is_a_part_of_the_entity_tag(door: Door, make_stream: Make) -> None:
     """Also where no message matches, or all do."""
     path = make_stream("application/json", MESSAGES)
-    others = ("", "&where=/n:eq:8", "&where=/n:eq:9", "&where=/t:exists")
-    tags = [door.get(f"{path}?offset=-1{more}")["etag"] or "" for more in (WHERE, *others)]
-    answers = [door.get(f"{path}?offset=-1{WHERE}", {"If-None-Match": each}) for each in tags]
-    assert [answer.status for answer in answers] == [304, 200, 200, 200, 200]
+    for one, other in (("", "&where=/t:exists"), ("&where=/n:eq:8", "&where=/n:eq:9"), (WHERE, "")):
+        tag = {"If-None-Match": door.get(f"{path}?offset=-1{one}")["etag"] or ""}
+        assert [door.get(f"{path}?offset=-1{each}", tag).status for each in (one, other)] == [304, 200]
 
 
 @pytest.mark.parametrize("way", ["-1", "now", "now&live=long-poll", "-1&live=sse", "now&last=1"])
@@ -85,18 +85,38 @@ def test_a_long_poll_behind_the_tail_looks_at_a_page(server: Door, path: str) ->
     assert server.get(f"{path}?offset={first.next_offset}{POLL}").json == [{"t": "a"}]
 
 
+@by_the_server
+async def test_a_long_poll_ends_after_a_page(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "PAGE_BYTES", 10)
+    await server.ask("PUT", path, JSON, A)
+    async with server.open("GET", f"{path}?offset=now{POLL}") as exchange:
+        await eventually(lambda: server.backend.wake.hub._waiting)
+        await server.ask("POST", path, JSON, B)
+        answer = await exchange.until(lambda _: exchange.done)
+    assert (answer.status, answer.next_offset) == (204, f"{20:016d}")
+
+
 @pytest.mark.usefixtures("small_pages")
-def test_an_event_stream_has_events_of_matches_alone(server: Door, path: str) -> None:
-    """One control event at the tail stands for all pages before it that have no match."""
-    server.put(path, JSON, b"[%b,%b]" % (A, B))
+@by_the_server
+async def test_an_event_stream_has_events_of_matches_alone(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control event at the tail stands for all pages before it that have no match."""
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 600)
+    await server.ask("PUT", path, JSON, b"[%b,%b]" % (A, B))
     for body in (B, B, A, B, B):
-        server.post(path, JSON, body)
-    server.post(path, JSON | CLOSE, B)
-    events = server.get(f"{path}?offset=-1{SSE}").events
+        await server.ask("POST", path, JSON, body)
+    async with server.configured(sse_seconds=600).open("GET", f"{path}?offset=-1{SSE}") as exchange:
+        await exchange.until_events(5)
+        await server.ask("POST", path, JSON | CLOSE, B)
+        await exchange.until_done()
+        events = exchange.answer.events
     check_order(events)
     assert [json.loads(text) for text in data(events)] == [[{"t": "a"}]] * 2
-    assert [int(each["streamNextOffset"]) for each in controls(events)] == [20, 50, 80]
-    assert controls(events)[-1]["streamClosed"]
+    assert [int(each["streamNextOffset"]) for each in controls(events)] == [20, 50, 70, 80]
+    assert [each.get("upToDate") for each in controls(events)] == [None, None, True, True]
 
 
 @by_the_server
