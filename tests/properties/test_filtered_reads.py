@@ -21,20 +21,17 @@ KINDS = [*STAGES, "compacted", "trimmed", "forked"]
 
 @cache
 def a_stream(kind: str) -> tuple[Scene, StreamKey]:
-    if kind in STAGES:
-        return a_scene_at(kind, content_type=JSON), KEY
     if kind == "compacted":
         scene = a_compacted_scene()
         scene.sweep_after(HOUR_MS)
         assert scene.record().compacted
         return scene, KEY
-    scene = a_scene_at("half removed", content_type=JSON)
+    scene = a_scene_at(kind if kind in STAGES else "half removed", content_type=JSON)
     offset = scene.ends[len(scene.ends) // 2 + 1]
+    assert kind != "trimmed" or trim_below(scene.process(), KEY, offset)
     if kind == "forked":
         scene.fork(offset)
-        return scene, FORK
-    assert trim_below(scene.process(), KEY, offset)
-    return scene, KEY
+    return scene, FORK if kind == "forked" else KEY
 
 
 def read_by_pages(kind: str, limit_bytes: int, where: MessageFilter | None) -> Iterator[tuple[int, bytes]]:
