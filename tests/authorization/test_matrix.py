@@ -82,6 +82,13 @@ OPERATIONS = {
     "POST /v1/stream/__ds/subscriptions/{n}/claim": Operation(
         SUBSCRIPTION, "write manage", 409, JSON, {"worker": "w"}
     ),
+    # It is no shared subscription: with the right, that is the refusal.
+    "POST /v1/stream/__ds/subscriptions/{n}/take": Operation(
+        SUBSCRIPTION, "write manage", 400, JSON, {"worker": "w"}
+    ),
+    "POST /v1/stream/__ds/subscriptions/{n}/done": Operation(
+        SUBSCRIPTION, "write manage", 400, JSON, {"worker": "w"}
+    ),
 }
 #: They need a right, but none to what is stored: `observability/` tries the numbers, and below are `me` and
 #: `read`, whose body has the names.

@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import jsonschema_rs
 import pytest
 from starlette.requests import Request
@@ -431,3 +434,72 @@ def test_answers_are_as_the_openapi_document_describes_them(hooked: Door, name: 
     more = Answer(200, answer.headers, json.dumps(answer.json | {"more": 1}).encode())
     with pytest.raises(jsonschema_rs.ValidationError):
         check_described("describeSubscription", more)
+
+
+@pytest.mark.parametrize(
+    ("more", "refusal"),
+    [
+        ({"key": "/k"}, "key needs a JSON stream"),
+        ({"key": "k"}, "must be a JSON pointer"),
+        ({"offset": "start"}, "offset must be -1"),
+        ({"offset": "0000000000000099"}, "beyond the end"),
+        ({"streams": ["notes", "other"]}, "has one stream, got 2"),
+        ({"pattern": "n/*"}, "has no pattern"),
+        ({"type": "pull-wake", "wake_stream": "w", "key": "/k"}, "has no key"),
+    ],
+)
+def test_a_wrong_creation_says_what_would_be_right(door: Door, more: dict[str, Any], refusal: str) -> None:
+    door.put("/v1/stream/notes", {"Content-Type": "text/plain"}, b"a")
+    answer = send(door, "PUT", at("wrong"), {"type": "shared", "streams": ["notes"]} | more)
+    assert 400 <= answer.status < 500
+    assert refusal in str(answer.json)
+
+
+def test_workers_over_http(door: Door, name: str) -> None:
+    """Bytes are base64, text is text. A longer wait than a long-poll's, and no receipt, is refused."""
+    for each, content_type, sent in (("t", "text/plain", "é".encode()), ("b", "application/x", b"\xff")):
+        door.put(f"/v1/stream/{name}/{each}", {"Content-Type": content_type}, sent)
+        made = send(
+            door, "PUT", at(name + each), {"type": "shared", "streams": [f"{name}/{each}"], "offset": "-1"}
+        )
+        assert made.status == 201
+    [text] = send(door, "POST", at(name + "t", "/take"), {"worker": "w"}).json["messages"]
+    [binary] = send(door, "POST", at(name + "b", "/take"), {"worker": "w", "lease_seconds": 1}).json[
+        "messages"
+    ]
+    assert (text["data"], text["delivery"], text["offset"]) == ("é", 1, f"{2:016d}")
+    assert (binary["data"], binary["encoding"]) == ("/w==", "base64")
+    shown = door.get(at(name + "t")).json
+    assert shown["shared"].pop("oldest_lease_until").endswith("Z")
+    assert shown["shared"] == {
+        "key": None, "offset": "-1", "committed_offset": f"{0:016d}", "under_way": 1, "waiting": 0,
+        "deliveries": 1,
+    }  # fmt: skip
+    assert send(door, "POST", at(name + "t", "/done"), {"worker": "w", "done": [text["receipt"]]}).json == {
+        "late": []
+    }
+    assert "is not a receipt" in str(
+        send(door, "POST", at(name + "t", "/done"), {"worker": "w", "done": ["x"]}).json
+    )
+    assert "less than or equal to 60" in str(
+        send(door, "POST", at(name + "t", "/take"), {"worker": "w", "wait_seconds": 99}).json
+    )
+    assert send(door, "POST", at(name + "t", "/take"), {"worker": "w", "max_messages": 1001}).status == 400
+
+
+def test_an_empty_take_waits_for_an_append_or_the_end_of_a_lease(tidemark_url: str) -> None:
+    """A client that has left while it waited gets nothing."""
+    stream, place = f"{tidemark_url}/v1/stream/waited", f"{tidemark_url}{at('waited')}"
+    httpx.put(stream, headers=JSON).raise_for_status()
+    httpx.put(place, json={"type": "shared", "streams": ["waited"]}).raise_for_status()
+    asked = {"worker": "w", "wait_seconds": 20, "lease_seconds": 1}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{place}/take", json=asked, timeout=0.3)
+    with ThreadPoolExecutor(1) as pool:
+        for delivery in (1, 2):
+            waiting = pool.submit(httpx.post, f"{place}/take", json=asked, timeout=60)
+            time.sleep(0.3)
+            if delivery == 1:
+                httpx.post(stream, json=["late"]).raise_for_status()
+            [message] = waiting.result().json()["messages"]
+            assert (message["data"], message["delivery"]) == ("late", delivery)

@@ -24,6 +24,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.subscriptions import records
 from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind
+from tidemark.subscriptions.shared import SharedMessage, Window
 from tidemark.subscriptions.state import DeliveryState
 
 JSON = parse_content_type("application/json")
@@ -185,6 +186,20 @@ STORED: dict[str, tuple[Callable[[dict[str, Any]], object], str, Any]] = {
      records.SubscriptionRecord("mailer", FIRST, SubscriptionConfiguration(SubscriptionKind.WEBHOOK,
         "orders/*", (), "https://example.com/hook", None, 30_000), "secret", AT, DeliveryState(7, slow=True),
         active=True, version=13, write_id="write1")),
+    "shared subscription": (records.decode_subscription,
+     r"""{"pk":{"S":"sub/pack"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+     "cf":{"S":"[\"pull-wake\",null,[\"orders\"],null,null,30000,null]"},"sd":{"S":"[\"/customer\",\"-1\"]"},
+     "ts":{"S":"secret"},"cr":{"N":"1767225600000"},"ws":{"S":"[0,null,null,null,null,0,false]"},
+     "ve":{"N":"2"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
+     records.SubscriptionRecord("pack", FIRST, SubscriptionConfiguration(SubscriptionKind.SHARED, None,
+        ("orders",), key="/customer", offset="-1"), "secret", AT, DeliveryState(),
+        active=True, version=2, write_id="write1")),
+    "state of a shared subscription": (records.decode_shared,
+     """{"pk":{"S":"share/pack"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},"si":{"S":"Zk3v9QpLw2Xa_-02"},
+     "ak":{"N":"42"},"wd":{"B":"izbWMTTQMTQ3MzcyMjUzNgACnWgjAx0jCx1jg1ggU8dQB0Qb6OSV5uSACTAPImquYwCkYwE="},
+     "ve":{"N":"5"},"wi":{"S":"write1"}}""",
+     records.SharedRecord("pack", FIRST, Window(SECOND, 42, (SharedMessage(62, 2, AT + 30_000, key=7),
+        SharedMessage(90, 1, done=True), SharedMessage(120)), 3, 10), 5, "write1")),
     "roster entry": (records.decode_roster_entry,
      """{"pk":{"S":"roster"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"},"pt":{"S":"orders/*"},
      "wk":{"S":"wake/pool"},"hx":{"BOOL":true}}""",

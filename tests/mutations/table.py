@@ -114,6 +114,12 @@ a lapsed watch is removed though it was renewed meanwhile
     log.waiters:remove_lapsed caught by wake/test_interleavings_of_sockets.py
     table.delete(schema.waiter_key(waiter), tables.equals(schema.UNTIL_MS, waiter.until_ms))
         => table.delete(schema.waiter_key(waiter))
+two workers of a shared subscription have one message
+    subscriptions.shared:SharedMessage.is_under_way caught by subscriptions/test_shared.py
+    self.until_ms is not None and now_ms < self.until_ms => False
+a late worker's receipt counts
+    subscriptions.shared:apply_receipts caught by subscriptions/test_shared.py
+    message.deliveries != deliveries => False
 a write that meets itself counts as lost
     log.append:check_landed caught by faults/test_rules_of_the_proof.py
     winner.append_id != entry.append_id => True

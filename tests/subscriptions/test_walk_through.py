@@ -17,7 +17,9 @@ from tests.waiting import PATIENCE_SECONDS, until
 pytestmark = pytest.mark.slow
 
 PAGE = (ROOT / "docs" / "subscriptions.md").read_text()
-CREATE, HOOK = re.findall(r"test_walk_through\.py -->\n```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+CREATE, HOOK, SHARE = re.findall(
+    r"test_walk_through\.py -->\n```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+)
 # The page makes an environment for it (`test_printed_examples.py`); here it runs in this one.
 (WORK,) = re.findall(r"^examples/bin/(python docs/examples/pull_worker\.py .*)$", PAGE, re.MULTILINE)
 
@@ -53,6 +55,11 @@ def test_a_worker_is_woken_by_what_comes_while_it_waits(server: Server) -> None:
     later.start()
     assert [json.loads(line)["message"]["send"] for line in run(WORK, server).splitlines()] == ["late"]
     later.join()
+
+
+def test_a_worker_takes_and_is_done(server: Server) -> None:
+    taken = json.loads('{"messages"' + run(SHARE, server).rpartition('{"messages"')[2])
+    assert [(each["data"]["n"], each["delivery"]) for each in taken["messages"]] == [(2, 1)]
 
 
 def test_a_webhook_verifies_processes_and_is_done(server: Server, tmp_path: Path) -> None:

@@ -62,10 +62,11 @@ def controlled(route: APIRoute) -> Respond:
     async def respond(request: Request) -> Response:
         check_each_given_once(request)
         if takes_body:
-            body = await read_json(request, refuse)
+            body, receive = await read_json(request, refuse), request.receive
+            messages: list[Message] = [{"type": "http.request", "body": body}]
 
             async def receive_again() -> Message:
-                return {"type": "http.request", "body": body}
+                return messages.pop() if messages else await receive()
 
             request = Request(request.scope, receive_again)
         async with AsyncExitStack() as stack:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 
@@ -85,11 +86,19 @@ class Backend(Process):
     #: Limits the first pages in memory if many event streams begin at once.
     first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
 
+    #: The locks of `turn`, which last as long as one is used.
+    turns: WeakValueDictionary[tuple[int, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
     def call(
         self, operation: Callable[Concatenate[Stores, _P], _T], /, *args: _P.args, **names: _P.kwargs
     ) -> Awaitable[_T]:
         """Run an operation of `service/` on the stores."""
         return self.run(partial(operation, self.stores, *args, **names))
+
+    def turn(self, subscription_id: str) -> asyncio.Lock:
+        """Makes the takes of a shared subscription in turn, on one event loop: others would lose races."""
+        loop = id(asyncio.get_running_loop())
+        return self.turns.setdefault((loop, subscription_id), asyncio.Lock())
 
     async def close(self, seconds: float = 0.0) -> None:
         """Wait at most `seconds` for calls of the durable proxy, then cancel them: their streams end as cut

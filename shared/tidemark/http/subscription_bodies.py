@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from tidemark.protocol.expiry import render_instant
+from tidemark.protocol.offset import render_offset
 from tidemark.subscriptions.configuration import (
     DEFAULT_LEASE_MS,
+    MAX_LEASE_MS,
     MAX_NAMED_STREAMS,
+    MIN_LEASE_MS,
     SubscriptionConfiguration,
     SubscriptionKind,
     normalize,
@@ -20,7 +23,9 @@ from tidemark.subscriptions.configuration import (
 )
 from tidemark.subscriptions.deliveries import LinkDescription, PendingDescription, render_link, render_pending
 from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
+from tidemark.subscriptions.shared import WINDOW, Settlement, Window
 from tidemark.subscriptions.state import DeliveryPhase, DeliveryState, phase
+from tidemark.subscriptions.takes import Taken, render_data
 from tidemark.subscriptions.workers import Claimed
 
 
@@ -37,7 +42,7 @@ class CreateSubscription(BaseModel):
         }
     )
 
-    type: Literal["webhook", "pull-wake"]
+    type: Literal["webhook", "pull-wake", "shared"]
     pattern: StrictStr | None = None
     streams: Annotated[list[StrictStr], Field(max_length=MAX_NAMED_STREAMS)] | None = None
     webhook: WebhookTarget | None = None
@@ -46,6 +51,8 @@ class CreateSubscription(BaseModel):
     description: StrictStr | None = None
     max_attempts: Annotated[StrictInt | None, Field(description="Failures before it gives up.")] = None
     dead_letter_stream: Annotated[StrictStr | None, Field(description="Gets given-up deliveries.")] = None
+    key: Annotated[StrictStr | None, Field(description="Shared: JSON pointer to a message's key.")] = None
+    offset: Annotated[StrictStr | None, Field(description="Shared: begins here, not at the tail.")] = None
 
     def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
         """Raises InvalidSubscription, WebhookUrlRejected."""
@@ -59,6 +66,8 @@ class CreateSubscription(BaseModel):
             self.description,
             self.max_attempts,
             self.dead_letter_stream,
+            self.key,
+            self.offset,
         )
         configuration = normalize(asked)
         if configuration.webhook_url is not None:
@@ -104,6 +113,32 @@ class AnswerWake(BaseModel):
         return {stream_path(ack.stream): ack.offset for ack in self.acks}
 
 
+Receipts = Annotated[list[StrictStr], Field(max_length=WINDOW)]
+
+
+class SettleMessages(BaseModel):
+    """The receipts of messages: done, to be given again, or given up."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"worker": "worker-1", "done": []}]})
+
+    worker: Annotated[StrictStr, Field(min_length=1, max_length=500, description="For people.")]
+    done: Receipts = []
+    release: Receipts = []
+    reject: Receipts = []
+    extend: Receipts = []
+
+    def settlement(self) -> Settlement:
+        return Settlement(self.done, self.release, self.reject, self.extend)
+
+
+class TakeMessages(SettleMessages):
+    max_messages: Annotated[StrictInt, Field(ge=1, le=WINDOW)] = 10
+    lease_seconds: Annotated[
+        float | None, Field(ge=MIN_LEASE_MS / 1000, le=MAX_LEASE_MS / 1000, strict=True)
+    ] = None
+    wait_seconds: Annotated[float, Field(ge=0, le=60, strict=True, description="At most as a long-poll.")] = 0
+
+
 class SubscriptionFault(BaseModel):
     """An error. Some codes have further members, such as `current_holder` (§6, §7)."""
 
@@ -121,6 +156,38 @@ class SubscriptionRefusal(BaseModel):
 
 
 Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class TakenMessage(TypedDict):
+    """A message. `offset` is behind it; `receipt` settles this delivery."""
+
+    offset: str
+    data: Any
+    encoding: NotRequired[Literal["text", "base64", "omitted"]]
+    delivery: Annotated[int, Field(description="1 at first; more if it was given before.")]
+    receipt: str
+
+
+class LateReceipts(TypedDict):
+    late: Annotated[list[str], Field(description="The receipts that no longer hold, and changed nothing.")]
+
+
+class TakenMessages(LateReceipts):
+    messages: list[TakenMessage]
+    lease_until: Instant | None
+    closed: Annotated[bool, Field(description="The stream is closed, and all of its messages are done.")]
+
+
+class SharedDescription(TypedDict):
+    """The state of a shared subscription."""
+
+    key: str | None
+    offset: Annotated[str | None, Field(description="Where it began, if not at the tail.")]
+    committed_offset: Annotated[str, Field(description="All messages before are done.")]
+    under_way: int
+    waiting: Annotated[int, Field(description="Messages that were given back, or wait for their key.")]
+    oldest_lease_until: Instant | None
+    deliveries: int
 
 
 class WakeDescription(TypedDict):
@@ -156,7 +223,7 @@ class ListedSubscription(TypedDict):
 
     id: str
     subscription_id: str
-    type: Literal["webhook", "pull-wake"]
+    type: Literal["webhook", "pull-wake", "shared"]
     pattern: str | None
     webhook: WebhookDescription | None
     wake_stream: str | None
@@ -174,6 +241,7 @@ class SubscriptionDescription(ListedSubscription):
 
     streams: list[LinkDescription]
     streams_after: NotRequired[str]
+    shared: NotRequired[SharedDescription]
 
 
 class SubscriptionPage(TypedDict):
@@ -210,6 +278,36 @@ def render_subscription(
     if next_after is not None:
         rendered["streams_after"] = next_after
     return rendered
+
+
+def render_shared(record: SubscriptionRecord, window: Window, now_ms: int) -> SharedDescription:
+    leases = window.lease_ends(now_ms)
+    return {
+        "key": record.configuration.key,
+        "offset": record.configuration.offset,
+        "committed_offset": render_offset(window.committed),
+        "under_way": len(leases),
+        "waiting": sum(each.is_open(now_ms) for each in window.messages),
+        "oldest_lease_until": _instant_or_none(min(leases, default=None)),
+        "deliveries": window.deliveries,
+    }
+
+
+def render_taken(taken: Taken) -> dict[str, object]:
+    return {
+        "messages": [
+            {
+                "offset": render_offset(each.message.end),
+                **render_data(taken.content_type, each.data),
+                "delivery": each.message.deliveries,
+                "receipt": each.receipt,
+            }
+            for each in taken.given
+        ],
+        "lease_until": render_instant(taken.until_ms) if taken.given else None,
+        "late": taken.late,
+        "closed": taken.closed,
+    }
 
 
 def render_listed(record: SubscriptionRecord) -> ListedSubscription:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Annotated, Any, Final
 
+import orjson
 from fastapi import APIRouter, Depends, Path, Query, Security
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -13,12 +15,17 @@ from tidemark.http import subscription_bodies as bodies
 from tidemark.http.backend import Backend
 from tidemark.http.dependencies import ALL_SUBSCRIPTIONS, SUBSCRIPTION, AskedPage, Granted, Served, id_prefix
 from tidemark.http.responses import root_url
+from tidemark.http.streams import HungUp, cancel_on_disconnect
+from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
 from tidemark.protocol.stream_key import PLAIN_BUCKET, parse_plain_listing
 from tidemark.subscriptions import configuration, lifecycle
+from tidemark.subscriptions.records import StreamLink, SubscriptionRecord
 from tidemark.subscriptions.signing_keys import KeySet, SigningKeys, connect_signing_keys, render_jwks
+from tidemark.subscriptions.storage import load_window
+from tidemark.subscriptions.takes import Take, take
 from tidemark.subscriptions.workers import Answer, answer, claim, deliver_now
 
 #: The most streams in one response.
@@ -116,6 +123,8 @@ async def describe_subscription(
     `after` continues a list of streams that was too long for one response."""
     after = configuration.stream_path(after) if after else ""
     record = await backend.call(lifecycle.require_subscription, name)
+    if record.configuration.kind is configuration.SubscriptionKind.SHARED:
+        return await _describe_shared(backend, record)
     links, next_after = await backend.call(lifecycle.list_links, record, after, PAGE)
     signing: bodies.SigningDescription | None = None
     keys = _signing_keys(backend)
@@ -123,6 +132,15 @@ async def describe_subscription(
         kid = await _active_kid(backend, keys)
         signing = {"alg": "ed25519", "kid": kid, "jwks_url": jwks_url(request, backend)}
     return bodies.render_subscription(record, links, next_after, signing)
+
+
+async def _describe_shared(backend: Backend, record: SubscriptionRecord) -> bodies.SubscriptionDescription:
+    window = await backend.run(partial(load_window, backend.stores.table, record))
+    [path], committed = record.configuration.streams, window.committed
+    link = StreamLink(record.incarnation, path, explicit=True, acked=committed, stream_incarnation="")
+    rendered = bodies.render_subscription(record, [link], None, None)
+    rendered["shared"] = bodies.render_shared(record, window, backend.stores.clock_ms())
+    return rendered
 
 
 @router.delete(_ONE, dependencies=_MANAGE, status_code=204)
@@ -190,6 +208,29 @@ async def release_wake(backend: Served, name: Id, token: DeliveryToken, body: bo
     """Release a claimed wake (§7.2)."""
     released = body.model_copy(update={"acks": [], "done": True})
     await _answer(backend, name, configuration.SubscriptionKind.PULL_WAKE, token, released)
+
+
+@router.post(f"{_ONE}/take", dependencies=_SEE, response_model=bodies.TakenMessages)
+async def take_messages(request: Request, backend: Served, name: Id, body: bodies.TakeMessages) -> Response:
+    """Take messages of a shared subscription, and settle earlier ones (an extension).
+
+    Each message goes to one worker, and comes again if it is not done when its lease ends."""
+    wait_seconds = min(body.wait_seconds, backend.settings.long_poll_seconds)
+    lease_ms = None if body.lease_seconds is None else round(body.lease_seconds * 1000)
+    asked = Take(body.settlement(), body.max_messages, lease_ms)
+    try:
+        with PROCESS.waiting("take") if body.wait_seconds else nullcontext():
+            taking = take(backend, backend.turn(name), name, asked, wait_seconds)
+            taken = await cancel_on_disconnect(request.receive, taking)
+    except HungUp:
+        return Response(status_code=204)  # The client has disconnected.
+    return Response(orjson.dumps(bodies.render_taken(taken)), media_type="application/json")
+
+
+@router.post(f"{_ONE}/done", dependencies=_SEE)
+async def settle_messages(backend: Served, name: Id, body: bodies.SettleMessages) -> bodies.LateReceipts:
+    """Settle messages of a shared subscription (an extension)."""
+    return {"late": list((await take(backend, backend.turn(name), name, Take(body.settlement()), 0)).late)}
 
 
 class KeySetResponse(JSONResponse):

@@ -57,6 +57,11 @@ WAKES: Final = Counter(
     "wakes", "Started deliveries of subscriptions, by kind: webhook or pull-wake", ("kind",)
 )
 WEBHOOK_FAILURES: Final = Counter("webhook_failures", "Failed webhook calls, which are repeated")
+SHARED_TAKEN: Final = Counter("shared_taken", "Messages given to workers of shared subscriptions")
+SHARED_DONE: Final = Counter("shared_done", "Messages that workers of shared subscriptions have done")
+SHARED_LATE: Final = Counter(
+    "shared_late", "Receipts that came late: another worker of a shared subscription has the message"
+)
 PACKS: Final = Counter("packs", "Packs made of old batches")
 MERGED_PACKS: Final = Counter("merged_packs", "Small packs merged into larger ones")
 PACKED_BYTES: Final = Counter("packed_bytes", "Bytes of messages that packs have moved out of the table")

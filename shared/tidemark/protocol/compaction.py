@@ -7,10 +7,11 @@ after the offset. A superseded message may be missing once it is old enough.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemark.protocol.errors import Malformed
+from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.header_values import parse_integer
 from tidemark.protocol.messages import ContentType
 
@@ -62,14 +63,15 @@ def parse_compaction(
     return Compaction(
         default.after_seconds if after is None else parse_integer(AFTER_HEADER, after),
         default.tombstone_seconds if tombstones is None else parse_integer(TOMBSTONES_HEADER, tombstones),
-        None if key is None else _parse_pointer(key),
+        None if key is None else check_pointer(KEY_HEADER, key),
     )
 
 
-def _parse_pointer(value: str) -> str:
+def check_pointer(name: str, value: str, refuse: Callable[[str], ProtocolError] = Malformed) -> str:
+    """Return the JSON pointer. Raises what `refuse` makes."""
     if len(value) > MAX_POINTER or not POINTER.fullmatch(value):
-        raise Malformed(
-            f"{KEY_HEADER} must be a JSON pointer (RFC 6901) such as /id: at most {MAX_POINTER} characters "
+        raise refuse(
+            f"{name} must be a JSON pointer (RFC 6901) such as /id: at most {MAX_POINTER} characters "
             f"of ASCII, no space or comma, and ~ only as ~0 or ~1; got {value[:40]!r}"
         )
     return value

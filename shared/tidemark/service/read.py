@@ -81,10 +81,16 @@ def read(
     return _finish(stores, _keep_alive(stores, record, page), page, now_ms)
 
 
-def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES) -> Reading:
+def read_record(
+    stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES, ahead_bytes: int = 0
+) -> Reading:
     """Read a page of a stream whose item was read just now. Raises as `read`."""
     now_ms = stores.clock_ms()
-    page = _query_page(stores, record, start, None, {"limit_bytes": limit_bytes})
+    head = stores.tails.get(record.key, now_ms)
+    # A read at the tail takes one query if the tail is known.
+    known = head.tail if head and head.record.incarnation == record.incarnation else None
+    asked = {"limit_bytes": limit_bytes, "ahead_bytes": ahead_bytes}
+    page = _query_page(stores, record, start, known, asked)
     return _finish(stores, _keep_alive(stores, record, page), page, now_ms)
 
 

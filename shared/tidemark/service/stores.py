@@ -30,6 +30,7 @@ from tidemark.log.table import Table, check_format
 from tidemark.log.tails import RecentBatches, Rivals, TailCache
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.messages import StoredBody
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
 
 _T = TypeVar("_T")
@@ -115,6 +116,8 @@ class Stores:
     packing: Packing = field(default_factory=lambda: Packing.after_seconds(3600))
     #: Most streams, buckets or subscriptions in a page of a listing. An entry takes a read of DynamoDB.
     listed_at_once: int = 100
+    #: The stream of each shared subscription, as this process last read it.
+    shared_streams: dict[str, StreamKey] = field(default_factory=dict)
     #: The table's format epoch, as this process last read it. The epoch never falls.
     format_epoch: int = -1
 

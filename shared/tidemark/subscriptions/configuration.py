@@ -17,7 +17,9 @@ from urllib.parse import quote
 import orjson
 
 from tidemark.outbound.request import PORTS, Url, is_public, split_url
+from tidemark.protocol.compaction import check_pointer
 from tidemark.protocol.errors import InvalidSubscription, ProtocolError, WebhookUrlRejected
+from tidemark.protocol.offset import EARLIEST, NOW, parse_token
 from tidemark.protocol.stream_key import CONTROL_CHARACTER, parse_plain_path
 
 ONE: Final = "*"
@@ -89,6 +91,7 @@ _LOCAL_NAMES: Final = (
 class SubscriptionKind(Enum):
     WEBHOOK = "webhook"
     PULL_WAKE = "pull-wake"
+    SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,9 @@ class SubscriptionConfiguration:
     #: Set together or not at all.
     max_attempts: int | None = None
     dead_letter_stream: str | None = None
+    #: Of a shared subscription: the JSON pointer to a message's key, and where it begins if not at the tail.
+    key: str | None = None
+    offset: str | None = None
 
     def follows(self, path: str) -> bool:
         return follows(self.pattern, self.wake_stream, path)
@@ -130,21 +136,11 @@ def check_subscription_id(subscription_id: str) -> str:
 
 def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
     """Check all but the webhook's URL, and return the normal form. Raises InvalidSubscription."""
-    is_webhook = asked.kind is SubscriptionKind.WEBHOOK
-    if not asked.pattern and not asked.streams:
-        raise InvalidSubscription("A subscription needs pattern, streams or both")
+    _check_kind(asked)
     if not MIN_LEASE_MS <= asked.lease_ttl_ms <= MAX_LEASE_MS:
         raise InvalidSubscription(
             f"lease_ttl_ms must be an integer from {MIN_LEASE_MS} to {MAX_LEASE_MS}, got {asked.lease_ttl_ms}"
         )
-    if is_webhook and not asked.webhook_url:
-        raise InvalidSubscription("A webhook subscription needs webhook.url")
-    if is_webhook and asked.wake_stream:
-        raise InvalidSubscription("A webhook subscription has no wake_stream; leave it out")
-    if not is_webhook and not asked.wake_stream:
-        raise InvalidSubscription("A pull-wake subscription needs wake_stream")
-    if not is_webhook and asked.webhook_url:
-        raise InvalidSubscription("A pull-wake subscription has no webhook; leave it out")
     if asked.description is not None and len(asked.description.encode()) > MAX_DESCRIPTION_BYTES:
         raise InvalidSubscription(f"description is too long: at most {MAX_DESCRIPTION_BYTES} bytes")
     paths = tuple(sorted({stream_path(stream) for stream in asked.streams}))
@@ -156,9 +152,41 @@ def normalize(asked: SubscriptionConfiguration) -> SubscriptionConfiguration:
         )
     pattern = stream_path(asked.pattern) if asked.pattern else None
     letters = _dead_letter_path(asked, pattern, wake_path)
-    normal = replace(asked, pattern=pattern, streams=paths, wake_stream=wake_path, dead_letter_stream=letters)
+    normal = replace(
+        asked,
+        pattern=pattern,
+        streams=paths,
+        wake_stream=wake_path,
+        dead_letter_stream=letters,
+        offset=None if asked.offset == NOW else asked.offset,
+    )
     normal.check_named(paths)
     return normal
+
+
+def _check_kind(asked: SubscriptionConfiguration) -> None:
+    """Raises InvalidSubscription unless the settings are those of the kind."""
+    kind, others = asked.kind, ("pattern",) if asked.kind is SubscriptionKind.SHARED else ("key", "offset")
+    for name, value, needed_by in (
+        ("webhook", asked.webhook_url, SubscriptionKind.WEBHOOK),
+        ("wake_stream", asked.wake_stream, SubscriptionKind.PULL_WAKE),
+        *((other, getattr(asked, other), None) for other in others),
+    ):
+        if value and kind is not needed_by:
+            raise InvalidSubscription(f"A {kind.value} subscription has no {name}; leave it out")
+        if not value and kind is needed_by:
+            needed = "webhook.url" if name == "webhook" else name
+            raise InvalidSubscription(f"A {kind.value} subscription needs {needed}")
+    if kind is SubscriptionKind.SHARED and len(asked.streams) != 1:
+        raise InvalidSubscription(f"A shared subscription has one stream, got {len(asked.streams)}")
+    if not asked.pattern and not asked.streams:
+        raise InvalidSubscription("A subscription needs pattern, streams or both")
+    if asked.key is not None:
+        check_pointer("key", asked.key, InvalidSubscription)
+    if asked.offset not in {None, EARLIEST, NOW} and parse_token(asked.offset or "") is None:
+        raise InvalidSubscription(
+            f"offset must be {EARLIEST} (the earliest message), {NOW} or an offset, got {asked.offset!r:.60}"
+        )
 
 
 def parse_webhook_url(text: str, *, allow_local: bool) -> Url:

@@ -216,25 +216,9 @@ class Deliverer:
     ) -> bool:
         """Append an event once for each generation: retries are duplicates, because the generation is a
         producer's epoch (§5.2.1). Returns False if the stream refuses the event."""
-        key, generation = stream_key_of(path or ""), record.delivery.generation
-        content = {"subscription_id": record.subscription_id, "generation": generation}
-        content |= {"ts": self.stores.clock_ms(), **event}
-        try:
-            content_type = load_head(self.stores, key).record.content_type
-            claim = Claim(f"{producer}-{record.incarnation}", generation, 0)
-            [outcome] = append(
-                self.stores, key, [AppendRequest(content_type, orjson.dumps(content), claim=claim)]
-            )
-            if isinstance(outcome, ProtocolError):
-                raise outcome
-        except StaleEpoch:
-            pass  # A later generation has appended its event.
-        except ProtocolError as failure:
-            if failure.status >= 500 or failure.status == 429:
-                raise
-            _log.warning("event of %s: %s", record.subscription_id, failure.message)
-            return False
-        return True
+        generation = record.delivery.generation
+        claim = Claim(f"{producer}-{record.incarnation}", generation, 0)
+        return append_event(self.stores, record, path, claim, {"generation": generation, **event})
 
     def _fail(
         self,
@@ -322,6 +306,27 @@ class Deliverer:
             return state.attempt_failed(failed, now_ms, chance, DeliveryFailure.REFUSED)
 
         self._settle(record, settled)
+
+
+def append_event(
+    stores: Stores, record: SubscriptionRecord, path: str | None, claim: Claim, event: Mapping[str, object]
+) -> bool:
+    """Append an event as an idempotent producer. Returns False if the stream refuses the event."""
+    key, content = stream_key_of(path or ""), {"subscription_id": record.subscription_id, **event}
+    content["ts"] = stores.clock_ms()
+    try:
+        content_type = load_head(stores, key).record.content_type
+        [outcome] = append(stores, key, [AppendRequest(content_type, orjson.dumps(content), claim=claim)])
+        if isinstance(outcome, ProtocolError):
+            raise outcome
+    except StaleEpoch:
+        pass  # A later generation has appended its event.
+    except ProtocolError as failure:
+        if failure.status >= 500 or failure.status == 429:
+            raise
+        _log.warning("event of %s: %s", record.subscription_id, failure.message)
+        return False
+    return True
 
 
 LinkType = Literal["explicit", "glob"]

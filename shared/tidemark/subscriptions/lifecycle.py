@@ -22,12 +22,14 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from tidemark.log.buckets import list_records
-from tidemark.log.records import EndMark
+from tidemark.log.records import EndMark, StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol import errors
-from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.protocol.offset import parse_token
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.read import read
 from tidemark.service.stores import Stores
-from tidemark.subscriptions import storage
+from tidemark.subscriptions import records, storage
 from tidemark.subscriptions.configuration import (
     SubscriptionConfiguration,
     SubscriptionKind,
@@ -37,6 +39,7 @@ from tidemark.subscriptions.configuration import (
 )
 from tidemark.subscriptions.pending import find_head, followed_streams
 from tidemark.subscriptions.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
+from tidemark.subscriptions.shared import Window
 from tidemark.subscriptions.state import DeliveryState
 from tidemark.subscriptions.storage import SubscriptionChanged
 
@@ -69,6 +72,10 @@ def subscribe(
     TooManySubscriptions."""
     if storage.load_subscription(stores.table, subscription_id) is None:
         _check_limits(stores, subscription_id, configuration, prefix)
+        if configuration.kind is SubscriptionKind.SHARED:
+            begin = _first_window(stores, configuration).committed
+            if begin and configuration.offset is not None:  # Raises as a read if it is not a message's end.
+                read(stores, StreamKey(PLAIN_BUCKET, configuration.streams[0]), begin, small=True)
     created_ms = stores.clock_ms()
     for _ in range(_MAX_TRIES):
         record = SubscriptionRecord(
@@ -123,8 +130,15 @@ def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
     if record.active:
         return record
     configuration = record.configuration
-    _put_roster_entry(stores, record, has_explicit=bool(configuration.streams))
-    _name_streams(stores, record, configuration.streams)
+    is_shared = configuration.kind is SubscriptionKind.SHARED
+    _put_roster_entry(stores, record, has_explicit=bool(configuration.streams) and not is_shared)
+    if is_shared:
+        state = records.SharedRecord(
+            record.subscription_id, record.incarnation, _first_window(stores, configuration)
+        )
+        storage.put_shared_once(stores.table, state)
+    else:
+        _name_streams(stores, record, configuration.streams)
     latest: SubscriptionRecord | None = record
     for page in followed_streams(stores, record):
         # Links begin at the tails: existing messages begin no delivery (§6.2). Check `active` again: if
@@ -144,6 +158,26 @@ def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
     if latest is None:
         raise errors.SubscriptionNotFound
     return latest
+
+
+def check_key(configuration: SubscriptionConfiguration, stream: StreamRecord) -> None:
+    """Raises InvalidSubscription if messages need a key and the stream is not JSON."""
+    if configuration.key is not None and not stream.content_type.is_json:
+        raise errors.InvalidSubscription(
+            f"key needs a JSON stream; {configuration.streams[0]!r} is {stream.content_type.value}"
+        )
+
+
+def _first_window(stores: Stores, asked: SubscriptionConfiguration) -> Window:
+    """Where a shared subscription begins. Raises InvalidSubscription."""
+    head, place = find_head(stores, asked.streams[0]), parse_token(asked.offset or "")
+    if head is None:
+        if place:
+            raise errors.InvalidSubscription(f"There is no stream {asked.streams[0]!r}; leave offset out")
+        return Window("", 0)
+    check_key(asked, head.record)
+    begin = head.tail.offset if asked.offset is None else head.record.retained
+    return Window(head.record.incarnation, begin if place is None else place)
 
 
 def _put_roster_entry(stores: Stores, record: SubscriptionRecord, *, has_explicit: bool) -> None:
@@ -198,8 +232,23 @@ def require_subscription(
     record = storage.load_subscription(stores.table, subscription_id)
     if record is None:
         raise errors.SubscriptionNotFound
-    if kind is not None and record.configuration.kind is not kind:
+    if kind is not None:
+        require_kind(record, kind)
+    return record
+
+
+def require_kind(record: SubscriptionRecord, kind: SubscriptionKind) -> None:
+    if record.configuration.kind is not kind:
         raise errors.InvalidSubscription(f"This is not a {kind.value} subscription")
+
+
+def require_notifying(stores: Stores, subscription_id: str) -> SubscriptionRecord:
+    """Raises SubscriptionNotFound, and InvalidSubscription for a shared one."""
+    record = require_subscription(stores, subscription_id)
+    if record.configuration.kind is SubscriptionKind.SHARED:
+        raise errors.InvalidSubscription(
+            "A shared subscription has the one stream of its creation, and wakes nobody: its workers take"
+        )
     return record
 
 
@@ -234,7 +283,7 @@ def unsubscribe(stores: Stores, subscription_id: str) -> None:
 def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> None:
     """Name more streams. A stream that is linked already keeps its acked offset. Raises SubscriptionNotFound,
     InvalidSubscription, TooManySubscriptions."""
-    record = require_subscription(stores, subscription_id)
+    record = require_notifying(stores, subscription_id)
     record.configuration.check_named(paths)
     _check_limits(stores, subscription_id, replace(record.configuration, pattern=None, streams=tuple(paths)))
     record = activate(stores, record)
@@ -244,7 +293,7 @@ def add_streams(stores: Stores, subscription_id: str, paths: Sequence[str]) -> N
 
 def remove_stream(stores: Stores, subscription_id: str, path: str) -> None:
     """Remove a named stream. Its link stays if the pattern matches (§6.1). Raises SubscriptionNotFound."""
-    record = require_subscription(stores, subscription_id)
+    record = require_notifying(stores, subscription_id)
 
     def step() -> None:
         link = storage.load_link(stores.table, record.incarnation, path)

@@ -134,6 +134,13 @@ def _forget_stream(stores: Stores, link: StreamLink) -> None:
             storage.remove_link(stores.table, link)
 
 
+def hops_of(message: Any) -> int:
+    """The number of dead letters in a row that led to this one; 0 for another message."""
+    is_letter = isinstance(message, dict) and message.get("type") == "dead-letter"
+    hops = message.get("hops") if is_letter else 0
+    return hops if isinstance(hops, int) else 0
+
+
 def count_hops(table: Table, streams: Sequence[PendingStream]) -> int:
     """The number of dead letters in a row that led to these pending streams; 0 unless all pending messages
     are dead letters. Takes one query for each stream, up to the first other message."""
@@ -146,9 +153,7 @@ def count_hops(table: Table, streams: Sequence[PendingStream]) -> int:
         except orjson.JSONDecodeError:
             return 0
         for message in messages:
-            is_letter = isinstance(message, dict) and message.get("type") == "dead-letter"
-            hops = message.get("hops") if is_letter else 0
-            fewest = min(fewest, hops if isinstance(hops, int) else 0)
+            fewest = min(fewest, hops_of(message))
         if fewest <= 0:
             return 0
     return fewest

@@ -3,14 +3,17 @@ followers, links and pending marks; and the keys that sign webhooks."""
 
 from __future__ import annotations
 
+from base64 import b64decode
 from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 import orjson
 
+from tidemark.log.schema.batches import binary
 from tidemark.log.schema.items import CREATED_MS, INCARNATION, PK, SK, Item, Key, make_key, number
 from tidemark.protocol.offset import render_offset
 from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind
+from tidemark.subscriptions.shared import Window, decode_window, encode_window
 from tidemark.subscriptions.state import DeliveryState
 
 
@@ -31,6 +34,17 @@ class SubscriptionRecord:
     active: bool
     version: int
     write_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRecord:
+    """The state of a shared subscription. The item is not the subscription's: a take notifies nobody."""
+
+    subscription_id: str
+    incarnation: str
+    window: Window
+    version: int = 1
+    write_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,9 @@ TOKEN_SECRET: Final = "ts"
 DELIVERY_STATE: Final = "ws"  # A JSON array of seven fields; a slow webhook has an eighth.
 DELIVERED_MS: Final = "dv"  # Not in the state: earlier releases do not accept a further field there.
 ACTIVE: Final = "ac"
+#: Of a shared subscription: a JSON array of key and offset. Earlier releases, which do not know this kind,
+#: read a pull-wake subscription without a wake stream.
+SHARED_SETTINGS: Final = "sd"
 VERSION: Final = "ve"
 WRITE_ID: Final = "wi"
 
@@ -107,6 +124,9 @@ EXPLICIT: Final = "ex"
 ACKED: Final = "ak"
 STREAM_INCARNATION: Final = "si"
 START: Final = "sa"
+
+#: Of the state of a shared subscription: the messages behind ACKED.
+SHARED_WINDOW: Final = "wd"
 
 # The attribute of a signing key.
 PUBLIC_KEY: Final = "pu"
@@ -133,13 +153,16 @@ def decode_subscription_pk(pk: str) -> str | None:
 
 
 def encode_subscription(record: SubscriptionRecord) -> Item:
-    kind, *asked = astuple(record.configuration)
+    kind, *asked, key, offset = astuple(record.configuration)
+    is_shared = kind is SubscriptionKind.SHARED
     if record.configuration.max_attempts is None:
         asked = asked[:-2]
     *state, delivered_ms, slow = astuple(record.delivery)
     item = subscription_key(record.subscription_id) | {
         INCARNATION: {"S": record.incarnation},
-        CONFIGURATION: {"S": orjson.dumps([kind.value, *asked]).decode()},
+        CONFIGURATION: {
+            "S": orjson.dumps([(SubscriptionKind.PULL_WAKE if is_shared else kind).value, *asked]).decode()
+        },
         TOKEN_SECRET: {"S": record.secret},
         CREATED_MS: {"N": str(record.created_ms)},
         DELIVERY_STATE: {"S": orjson.dumps([*state, *([True] if slow else [])]).decode()},
@@ -147,7 +170,8 @@ def encode_subscription(record: SubscriptionRecord) -> Item:
         WRITE_ID: {"S": record.write_id},
     }
     delivered = {} if delivered_ms is None else {DELIVERED_MS: {"N": str(delivered_ms)}}
-    return item | delivered | ({ACTIVE: {"BOOL": True}} if record.active else {})
+    shared = {SHARED_SETTINGS: {"S": orjson.dumps([key, offset]).decode()}} if is_shared else {}
+    return item | delivered | shared | ({ACTIVE: {"BOOL": True}} if record.active else {})
 
 
 def decode_subscription(item: Item) -> SubscriptionRecord:
@@ -155,14 +179,44 @@ def decode_subscription(item: Item) -> SubscriptionRecord:
     kind, pattern, streams, *asked = orjson.loads(item[CONFIGURATION]["S"])
     state = orjson.loads(item[DELIVERY_STATE]["S"])
     delivered_ms = number(item, DELIVERED_MS)
+    configuration = SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *asked)
+    if SHARED_SETTINGS in item:
+        key, offset = orjson.loads(item[SHARED_SETTINGS]["S"])
+        configuration = replace(configuration, kind=SubscriptionKind.SHARED, key=key, offset=offset)
     return SubscriptionRecord(
         subscription_id=item[PK]["S"].removeprefix("sub/"),
         incarnation=item[INCARNATION]["S"],
-        configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *asked),
+        configuration=configuration,
         secret=item[TOKEN_SECRET]["S"],
         created_ms=int(item[CREATED_MS]["N"]),
         delivery=replace(DeliveryState(*state[:7]), delivered_ms=delivered_ms, slow=len(state) > 7),
         active=ACTIVE in item,
+        version=int(item[VERSION]["N"]),
+        write_id=item[WRITE_ID]["S"],
+    )
+
+
+def shared_key(subscription_id: str) -> Key:
+    return make_key(f"share/{subscription_id}", ".")
+
+
+def encode_shared(record: SharedRecord) -> Item:
+    return shared_key(record.subscription_id) | {
+        INCARNATION: {"S": record.incarnation},
+        STREAM_INCARNATION: {"S": record.window.stream_incarnation},
+        ACKED: {"N": str(record.window.committed)},
+        SHARED_WINDOW: binary(encode_window(record.window)),
+        VERSION: {"N": str(record.version)},
+        WRITE_ID: {"S": record.write_id},
+    }
+
+
+def decode_shared(item: Item) -> SharedRecord:
+    encoded, acked = b64decode(item[SHARED_WINDOW]["B"]), int(item[ACKED]["N"])
+    return SharedRecord(
+        subscription_id=item[PK]["S"].removeprefix("share/"),
+        incarnation=item[INCARNATION]["S"],
+        window=decode_window(item[STREAM_INCARNATION]["S"], acked, encoded),
         version=int(item[VERSION]["N"]),
         write_id=item[WRITE_ID]["S"],
     )

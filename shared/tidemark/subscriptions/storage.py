@@ -25,9 +25,12 @@ from itertools import chain, islice
 
 from tidemark.log import schema
 from tidemark.log import table as tables
-from tidemark.log.records import EndMark
+from tidemark.log.read import stream_in
+from tidemark.log.records import EndMark, StreamRecord
 from tidemark.protocol.errors import OutcomeUnknown
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.subscriptions import records
+from tidemark.subscriptions.shared import Window
 
 #: Most acks in one transaction: DynamoDB allows 100 writes, and one is the subscription's item.
 ACKS_AT_ONCE = 99
@@ -104,7 +107,7 @@ def commit_subscription(
     return stored
 
 
-def _as_seen(seen: records.SubscriptionRecord) -> tables.Condition:
+def _as_seen(seen: records.SubscriptionRecord | records.SharedRecord) -> tables.Condition:
     return tables.AllOf(
         tables.equals(schema.INCARNATION, seen.incarnation), tables.equals(records.VERSION, seen.version)
     )
@@ -113,6 +116,48 @@ def _as_seen(seen: records.SubscriptionRecord) -> tables.Condition:
 def _check_own(existing: schema.Item | None, write_id: str, refused: Exception) -> None:
     if existing is None or existing.get(records.WRITE_ID) != {"S": write_id}:
         raise SubscriptionChanged from refused
+
+
+# --- the state of a shared subscription ---------------------------------------------
+
+
+Shared = tuple[records.SubscriptionRecord | None, records.SharedRecord | None, StreamRecord | None]
+"""A shared subscription, its state, and its stream: each None if it is not there."""
+
+
+def load_shared(table: tables.Table, subscription_id: str, stream: StreamKey | None = None) -> Shared:
+    """Load them with one call, without `stream` the first two."""
+    keys = [records.subscription_key(subscription_id), records.shared_key(subscription_id)]
+    keys += [schema.stream_key(stream)] if stream else []
+    found = {item[schema.PK]["S"]: item for item in table.get_many(keys)}
+    one, state, *of_stream = (found.get(key[schema.PK]["S"]) for key in keys)
+    return (
+        None if one is None or schema.is_end_mark(one) else records.decode_subscription(one),
+        None if state is None else records.decode_shared(state),
+        stream_in(*of_stream) if of_stream else None,
+    )
+
+
+def load_window(table: tables.Table, record: records.SubscriptionRecord) -> Window:
+    """The state for people; empty while the subscription is created."""
+    item = table.get(records.shared_key(record.subscription_id))
+    return Window("", 0) if item is None else records.decode_shared(item).window
+
+
+def put_shared_once(table: tables.Table, state: records.SharedRecord) -> None:
+    """Write the first state, unless this subscription has one."""
+    of_another = tables.Compared(schema.INCARNATION, "<>", state.incarnation)
+    with suppress(tables.ConditionFailed):
+        table.put(records.encode_shared(state), of_another)
+
+
+def commit_shared(table: tables.Table, seen: records.SharedRecord, window: Window, write_id: str) -> None:
+    """Write the next state if the item has not changed since `seen`. Raises SubscriptionChanged."""
+    stored = replace(seen, window=window, version=seen.version + 1, write_id=write_id)
+    try:
+        table.put(records.encode_shared(stored), _as_seen(seen))
+    except tables.ConditionFailed as refused:
+        _check_own(refused.existing, write_id, refused)
 
 
 def end_subscription(table: tables.Table, seen: records.SubscriptionRecord, ended_ms: int) -> None:
@@ -258,7 +303,10 @@ def remove_mark(table: tables.Table, seen: records.PendingMark) -> None:
 
 
 def remove_belongings(table: tables.Table, subscription_id: str, incarnation: str) -> None:
-    """Remove roster entry, followers, links and marks of an ended subscription. May be repeated."""
+    """Remove roster entry, followers, links, marks and shared state of an ended subscription. May be
+    repeated."""
+    with suppress(tables.ConditionFailed):
+        table.delete(records.shared_key(subscription_id), tables.equals(schema.INCARNATION, incarnation))
     keys = []
     for link in load_links(table, incarnation):
         keys.append(records.link_key(incarnation, link.path))

@@ -20,7 +20,7 @@ import jwt
 from tidemark.log.table import Write
 from tidemark.protocol.errors import DeliveryTokenInvalid, InvalidAck, NoPendingWork
 from tidemark.service.stores import Stores
-from tidemark.subscriptions import pending, state, storage
+from tidemark.subscriptions import lifecycle, pending, state, storage
 from tidemark.subscriptions.configuration import SubscriptionKind
 from tidemark.subscriptions.lifecycle import activate, require_subscription, until_committed
 from tidemark.subscriptions.pending import PendingStream
@@ -152,7 +152,7 @@ def deliver_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
     delivery. Raises SubscriptionNotFound, AlreadyClaimed, NoPendingWork, Busy."""
 
     def step() -> SubscriptionRecord:
-        record = activate(stores, require_subscription(stores, subscription_id))
+        record = activate(stores, lifecycle.require_notifying(stores, subscription_id))
         delivery = record.delivery
         if state.phase(delivery) in {"claimed", "leased"}:
             state.check_unclaimed(replace(delivery, holder=delivery.holder or "webhook"), stores.clock_ms())
