@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -281,6 +282,21 @@ def test_subscriptions_are_made_listed_shown_and_deleted(server: Server) -> None
     assert f"path {name}/tasks/1  link_type explicit" in run(server, "sub", "info", name).decode()
     run(server, "sub", "delete", name)
     assert b"SUBSCRIPTION_NOT_FOUND" in run(server, "sub", "info", name, status=1)
+
+
+def test_a_command_works_off_a_shared_stream(server: Server, stream: str) -> None:
+    """A message as it was sent, at the place that TIDEMARK_OFFSET names; again if the command fails."""
+    lines, name = b'{"n": 1.00000000000000000001}\n"b"\n', f"sub{uuid.uuid4().hex[:8]}"
+    run(server, "append", stream, "--create", "application/json", "--close", stdin=lines)
+    run(server, "sub", "create", name, "--shared", "--stream", stream, "--offset=-1")
+    [taken] = values(run(server, "sub", "take", name, "--max", "1"))
+    assert (taken["offset"], taken["delivery"]) == (f"{30:016}", 1)
+    run(server, "sub", "take", name, "--max", "1", "--done", taken["receipt"], "--lease", "1")
+    once = 'cat; echo " $TIDEMARK_OFFSET"; test -e tried || { touch tried; exit 1; }'
+    with TemporaryDirectory() as place:
+        command = [*COMMAND, "--url", server.base_url, "sub", "work", name, "--", "sh", "-c", once]
+        ran = subprocess.run(command, cwd=place, capture_output=True, check=True, env=own_environment())
+    assert ran.stdout.split() == [b'"b"', f"{34:016}".encode()] * 2
 
 
 def test_the_names_of_streams_are_completed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,6 +234,27 @@ async def test_a_with_closes_the_stream_and_an_exception_leaves_it_open(tidemark
         await write("d", KeyError())
 
 
+def test_threads_work_off_a_shared_stream_and_a_failure_comes_again(tidemark_url: str) -> None:
+    stream = Stream.create(f"{tidemark_url}/v1/stream/work", content_type="application/json")
+    asked = {"type": "shared", "streams": ["work"], "offset": "-1"}
+    place = f"{tidemark_url}/v1/stream/__ds/subscriptions"
+    httpx.put(f"{place}/workers", json=asked).raise_for_status()
+    for n in range(9):
+        stream.append(n)
+    stream.close()
+    seen = list[tuple[int, int]]()
+
+    def handle(delivery: api.Delivery) -> None:
+        if delivery.data == 4 and delivery.count == 1:
+            raise ValueError("try again")
+        seen.append((delivery.data, delivery.count))
+
+    stream.work(handle, "workers", workers=2, max_messages=2)
+    assert sorted(seen) == [(n, 1 + (n == 4)) for n in range(9)]
+    with pytest.raises(api.NotFound, match="SUBSCRIPTION_NOT_FOUND"):
+        stream.work(handle, "absent")
+
+
 @both
 @on_a_loop
 async def test_headers_and_parameters_are_made_for_each_request(

@@ -19,6 +19,7 @@ from tidemark.client.blocking import Following as Following
 from tidemark.client.blocking import Producer as Producer
 from tidemark.client.blocking import Stream as Stream
 from tidemark.client.chunks import Chunk as Chunk
+from tidemark.client.core import Delivery as Delivery
 from tidemark.client.core import PublishedSnapshot as PublishedSnapshot
 from tidemark.client.core import Receipt as Receipt
 from tidemark.client.errors import *  # noqa: F403

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
@@ -20,7 +20,7 @@ from tidemark.client import wire
 from tidemark.client.asynchronous import AsyncDriver
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.chunks import Chunk, Followed, next_chunk
-from tidemark.client.core import Create, Data, DataT, Default, Protocol, Receipt, call_by_proxy
+from tidemark.client.core import Create, Data, DataT, Default, Delivery, Protocol, Receipt, call_by_proxy
 from tidemark.client.errors import StreamError
 from tidemark.client.exchange import Effect, Request, Sleep, Steps, Wait
 from tidemark.client.socket import LoopThread, loop_threads
@@ -43,6 +43,8 @@ def _shared_client() -> httpx.Client:
 _producers: Final[WeakSet[Producer[Any]]] = WeakSet()
 #: Time that a process waits for its producers when it exits.
 _EXIT_SECONDS: Final = 5.0
+#: Time that an empty take waits at the server, and so the longest that `work` needs to stop.
+_TAKE_SECONDS: Final = 10.0
 
 
 @atexit.register
@@ -280,6 +282,48 @@ class Stream(wire.Address[httpx.Client, wire.Value, DataT]):
         now = time.time_ns() // 1000
         batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits), create=create)
         return Producer(self._driver(), batches, closes=closes)
+
+    def work(
+        self,
+        handler: Callable[[Delivery], object],
+        subscription: str,
+        *,
+        workers: int = 1,
+        max_messages: int = 10,
+        lease_seconds: float = 30.0,
+    ) -> None:
+        """Hand the messages of a shared subscription to `handler`, on `workers` threads, until the stream is
+        closed and all is done (Tidemark only). A message comes at least once: again, after a second, if
+        `handler` raises, and after its lease if the process dies. A thread takes up to `max_messages` at a
+        time, and gives back those that it has not begun when most of the lease is over."""
+        stop, asked = threading.Event(), {"max_messages": max_messages, "lease_seconds": lease_seconds}
+
+        def run() -> None:
+            driver, take, settled = self._driver(), self._protocol.take, dict[str, list[str]]()
+            while not stop.is_set():
+                answer = driver.run(take(subscription, settled, wait_seconds=_TAKE_SECONDS, **asked))
+                settled, until = {"done": [], "release": []}, time.monotonic() + 0.8 * lease_seconds
+                if answer["closed"]:
+                    return
+                for each in answer["messages"]:
+                    verb = "release"
+                    if time.monotonic() < until and not stop.is_set():
+                        try:
+                            handler(Delivery.of(each))
+                            verb = "done"
+                        except Exception:  # noqa: BLE001 (logged; the message comes again)
+                            wire.log.exception("the message at %s is given back", each["offset"])
+                    settled[verb].append(each["receipt"])
+                if settled["release"]:
+                    stop.wait(1.0)
+            driver.run(take(subscription, settled))
+
+        with ThreadPoolExecutor(workers, "tidemark-work") as pool:
+            try:
+                for each in as_completed([pool.submit(run) for _ in range(workers)]):
+                    each.result()
+            finally:
+                stop.set()
 
     def request_stop(self) -> None:
         """Ask a writer that watches `stop_requests` to stop. The stream stays open. The token needs only the

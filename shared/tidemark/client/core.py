@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import typing
+from base64 import b64decode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from enum import Enum
 from functools import partial
 from hashlib import sha256
+from os import getpid
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar, Unpack
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from uuid import UUID, uuid4
 
 import orjson
@@ -106,6 +108,22 @@ def _plain_value(default: Default | None, value: object) -> Any:
         kind = type(value).__name__
         raise TypeError(f"JSON has no {kind}; give the stream a function for it, such as default=str")
     return default(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message of a shared subscription. `offset`, behind the message, names it: as the id of a producer it
+    makes an append happen once. `count` is above 1 if the message was given before."""
+
+    data: Any
+    offset: str
+    count: int
+
+    @classmethod
+    def of(cls, taken: Mapping[str, Any]) -> Delivery:
+        is_base64 = taken.get("encoding") == "base64"
+        data = b64decode(taken["data"]) if is_base64 else taken["data"]
+        return cls(data, taken["offset"], taken["delivery"])
 
 
 class StreamSettings(TypedDict, total=False):
@@ -277,6 +295,21 @@ class Protocol(ReadOperations, Generic[DataT]):
         except (errors.NotFound, errors.StreamGone):
             if not repeated:
                 raise
+
+    def take(self, subscription: str, settled: Mapping[str, Sequence[str]], **asked: float) -> Steps[Any]:
+        """Settle messages of a shared subscription; take others if any are asked for."""
+        root, is_plain, _ = self.url.partition("/v1/stream/")
+        if not is_plain:
+            raise ValueError(f"{self.url} is no stream of the plain surface, and has no subscriptions")
+        place = f"{root}/v1/stream/__ds/subscriptions/{quote(subscription, safe='')}"
+        url, headers = f"{place}/{'take' if asked else 'done'}", {"Content-Type": "application/json"}
+        body = json.dumps({"worker": f"python-{getpid()}", **settled, **asked}).encode()
+        waits = asked.get("wait_seconds", 0.0)
+        reply = yield from exchange(Request("POST", url, headers, body=body, wait_seconds=waits), self.retry)
+        try:
+            return orjson.loads(reply.body)
+        except ValueError as wrong:
+            raise errors.MalformedReply(f"POST {url}: the answer is not JSON") from wrong
 
     def _write(
         self, request: Request, may_repeat: Callable[[Reply | Lost], bool] = passing
