@@ -17,6 +17,7 @@ from tests.support import Process, World, a_key
 from tests.wake.support import make_queues
 from tidemark.http.socket import SocketEvents
 from tidemark.janitor.sweep import sweep
+from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.offset import NOW
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
@@ -25,7 +26,11 @@ from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.start_point import find_start, read_back
 from tidemark.service.stores import Stores
+from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind
+from tidemark.subscriptions.lifecycle import subscribe
 from tidemark.subscriptions.pending import remind
+from tidemark.subscriptions.shared import Settlement
+from tidemark.subscriptions.takes import Take, take_now
 from tidemark.wake.notifier import sweep_queues
 
 #: Of a name such as `chat/6f1e…`, as agents use them.
@@ -78,6 +83,8 @@ class Operation:
     received: int = 0
     #: More than of other requests.
     seconds: float = 0
+    #: What happens before, without a bill.
+    prepare: Callable[[Process, StreamKey], object] = lambda _, __: None
 
 
 def append_of(body: bytes, title: str, *, warm: bool = True, **more: object) -> Operation:
@@ -95,6 +102,25 @@ def _catch_up(history: tuple[bytes, ...], title: str) -> Operation:
     return Operation(
         title, lambda process, key: read(process.stores, key, 0), history, warm=False, received=size
     )
+
+
+def take_of(count: int) -> Operation:
+    """Ten workers have ten messages each; then others append."""
+    name, receipts = f"workers-{count}", list[str]()
+
+    def share(process: Process, key: StreamKey) -> None:
+        asked = SubscriptionConfiguration(SubscriptionKind.SHARED, streams=(key.stream_id,), offset="-1")
+        subscribe(process.stores, name, asked)
+        for _ in range(10):
+            receipts.extend(each.receipt for each in take_now(process.stores, name, Take(most=10)).given)
+        process.stores.recent = RecentBatches(0)
+
+    def take(process: Process, _: StreamKey) -> None:
+        taken = take_now(process.stores, name, Take(Settlement(receipts[-count:]), count))
+        assert (len(taken.given), taken.late) == (count, [])
+
+    title, history = f"Take of {count} messages of 300 bytes, with {count} done", (json_event(300),) * 200
+    return Operation(title, take, history, sent=30 * count, received=400 * count, prepare=share)
 
 
 READ_AT_TAIL: Final = Operation("Read at the tail", lambda process, key: read(process.stores, key, 1))
@@ -139,6 +165,8 @@ OPERATIONS: Final = (
     _catch_up(
         tuple(json_event(1024, number) for number in range(100)), "Catch-up, 100 messages of 1 KB of JSON"
     ),
+    take_of(10),
+    take_of(100),
     _catch_up((random_bytes(60 * 1024),) * 60, "Catch-up, 60 messages of 60 KB that do not deflate"),
 )
 
@@ -152,6 +180,7 @@ def measure(world: World, operation: Operation) -> Bill:
             process.append(each, body)
     if not operation.warm:
         process = world.process()
+    operation.prepare(process, key)
     bill = open_bill(process)
     operation.act(process, key)
     return bill

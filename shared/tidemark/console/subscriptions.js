@@ -30,7 +30,8 @@ const placeTo = (id) => ({ bucket: "v1", streamId: `__ds/subscriptions/${id}` })
 const linkToSubscription = (id) => `#/subscriptions?${new URLSearchParams({ id })}`
 const until = (instant) => html`<${Left} until=${Date.parse(instant)} />`
 
-function State({ wake }) {
+function State({ type, wake }) {
+  if (type === "shared") return "◐ shared: workers take its messages"
   return html`${STATES[wake.state] ?? wake.state}
     ${wake.state === "retrying" && html`<span class="hint">, ${wake.attempts} ${wake.attempts === 1 ? "attempt" : "attempts"}; the next in ${until(wake.next_attempt_at)}</span>`}
     ${wake.state === "claimed" && html`<span class="hint"> by ${wake.holder}</span>`}
@@ -87,7 +88,7 @@ function List() {
         ${(found?.subscriptions ?? []).map((each) => html`<tr key=${each.id}>
           <td><${NameLink} href=${linkToSubscription(each.id)} name=${each.id} /></td>
           <td>${each.type}</td><td>${each.pattern ? html`<code>${each.pattern}</code>` : "streams by name"}</td>
-          <td><${State} wake=${each.wake} /></td><td>${number(each.wake.generation)}</td><td>${each.wake.last_delivery_at ? html`<${Ago} at=${Date.parse(each.wake.last_delivery_at)} />` : "never"}</td>
+          <td><${State} ...${each} /></td><td>${number(each.wake.generation)}</td><td>${each.wake.last_delivery_at ? html`<${Ago} at=${Date.parse(each.wake.last_delivery_at)} />` : "never"}</td>
         </tr>`)}
       </tbody>
     </table>
@@ -113,7 +114,7 @@ function Subscription({ id }) {
     <p><a href="#/subscriptions">All subscriptions</a></p>
     <h1>${id}</h1>
     ${error && html`<p role="alert" class="error">${error.message}</p>`}
-    ${found && html`<div class="actions">${Object.entries(ACTIONS).map(([name, title]) => html`<button key=${name} class=${name === "delete" ? "danger" : ""} onClick=${() => setAction(name)}>${title}</button>`)}</div>`}
+    ${found && html`<div class="actions">${Object.entries(ACTIONS).filter(([name]) => name !== "wake" || !found.shared).map(([name, title]) => html`<button key=${name} class=${name === "delete" ? "danger" : ""} onClick=${() => setAction(name)}>${title}</button>`)}</div>`}
     ${found && html`<${Facts} subscription=${found} /><${Links} subscription=${found} />`}
     ${found && action && html`<${Action} name=${action} subscription=${found} onDone=${reload} onClose=${() => setAction("")} />`}
   </main>`
@@ -126,9 +127,10 @@ function Card({ title, children }) {
 const lastDelivery = (wake) => (wake.last_delivery_at ? html`last delivered <${Ago} at=${Date.parse(wake.last_delivery_at)} />` : "never delivered so far")
 
 function Facts({ subscription }) {
-  const { wake, webhook, wake_stream: wakeStream } = subscription
+  const { type, wake, webhook, wake_stream: wakeStream, shared } = subscription
   return html`<div class="cards">
-    <${Card} title="State"><p id="wake-state"><${State} wake=${wake} /></p><p class="hint">generation ${wake.generation}</p><p class="hint" id="last-delivery">${lastDelivery(wake)}</p><//>
+    <${Card} title="State"><p id="wake-state"><${State} type=${type} wake=${wake} /></p>${!shared && html`<p class="hint">generation ${wake.generation}</p><p class="hint" id="last-delivery">${lastDelivery(wake)}</p>`}<//>
+    ${shared && html`<${Card} title="Messages"><p id="under-way">${counted(shared.under_way, "message")} under way, ${number(shared.waiting)} waiting</p><p class="hint">${number(shared.deliveries)} deliveries${shared.key && html`, in order of <code>${shared.key}</code>`}${shared.oldest_lease_until && html`; the oldest lease for ${until(shared.oldest_lease_until)}`}</p><//>`}
     ${webhook && html`<${Card} title="Webhook"><p><code>${webhook.url}</code></p>${webhook.signing && html`<p class="hint">signed with <code>${webhook.signing.kid}</code> (<a href="stream/__ds/jwks.json">the public keys</a>)</p>`}<//>`}
     ${wakeStream && html`<${Card} title="Wake stream"><p><a href=${linkTo(pathOf("v1", wakeStream))}>${wakeStream}</a></p><//>`}
     <${Card} title="Follows"><p>${subscription.pattern ? html`<code>${subscription.pattern}</code>` : "streams by name"}</p><//>
