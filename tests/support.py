@@ -31,10 +31,9 @@ from tidemark.protocol.append import Outcome
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import ProtocolError
-from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.expiry import FOREVER, NEVER, Expiry, Retention
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.producer import Claim
-from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import Created, CreateRequest, create, create_with_append

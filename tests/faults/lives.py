@@ -16,9 +16,8 @@ from tidemark.log.records import Waiter
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, SoftDeleted, StreamNotFound
-from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.expiry import Expiry, Retention
 from tidemark.protocol.messages import parse_content_type
-from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.service import snapshots
 from tidemark.service.append import INLINE_BYTES, _Attempt

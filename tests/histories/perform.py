@@ -9,11 +9,10 @@ from tests.histories import history
 from tidemark.protocol import errors
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.expiry import Expiry, Retention
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.producer import Claim
-from tidemark.protocol.retention import Retention
 from tidemark.protocol.snapshot import parse_upload_id
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append

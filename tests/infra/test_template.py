@@ -21,9 +21,9 @@ from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stream_registry import written_by
 from tidemark.settings import Settings
-from tidemark.subscriptions.fairness import SLOW_SLOTS
 from tidemark.subscriptions.notices import changed_from_write
 from tidemark.subscriptions.records import subscription_key
+from tidemark.subscriptions.webhook import SLOW_SLOTS
 from tidemark.wake.notifier import SOCKET_SEND_SECONDS, SOCKETS_MS, message_from_write
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,8 @@ from tidemark.log.records import Entry, Pack, StreamRecord
 from tidemark.log.schema import decode_entry
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.create import ForkPoint
+from tidemark.protocol.expiry import FOREVER, Retention
 from tidemark.protocol.messages import ContentType
-from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
 from tidemark.service.create import create

@@ -17,8 +17,7 @@ from tidemark.log.records import Batch
 from tidemark.log.schema import encode_batch, log_pk
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import RetentionGone
-from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.retention import FOREVER, Retention
+from tidemark.protocol.expiry import FOREVER, Expiry, Retention
 from tidemark.protocol.stream_key import ListingRequest, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES

@@ -16,10 +16,9 @@ from tidemark.log.pack_format import BlockEntry, PackIndex
 from tidemark.protocol.append import Append
 from tidemark.protocol.compaction import Compaction, Horizon
 from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
+from tidemark.protocol.expiry import NEVER, Expiry, Retention, parse_expiry
 from tidemark.protocol.messages import Messages, StoredBody, parse_content_type
 from tidemark.protocol.producer import Claim, ProducerState
-from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.subscriptions import records

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.retention import FOREVER, Retention, parse_retention
+from tidemark.protocol.expiry import FOREVER, Retention, parse_retention
 
 HOUR_MS = 3_600_000
 

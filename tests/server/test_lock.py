@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.server.lock import DataDirectoryInUse, locked
+from tidemark.server.ports import DataDirectoryInUse, locked
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from tidemark.server.lock import locked
+from tidemark.server.ports import locked
 wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 with locked(Path(sys.argv[1])) as descriptor:
     child = subprocess.Popen(wait, pass_fds=[descriptor], stdin=sys.stdin)

@@ -26,7 +26,7 @@ from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.server.lock import locked
+from tidemark.server.ports import locked
 from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem, memory_bytes
 from tidemark.service.append import append
 from tidemark.service.create import create
@@ -35,11 +35,10 @@ from tidemark.service.read import read
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry
 from tidemark.settings import Settings
 from tidemark.subscriptions.deliveries import Deliverer
-from tidemark.subscriptions.fairness import Fairness
 from tidemark.subscriptions.notices import Appended, Changed, Notice, encode_notice
 from tidemark.subscriptions.records import PendingMark
 from tidemark.subscriptions.state import DeliveryFailure
-from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
+from tidemark.subscriptions.webhook import DeliveryFailed, Fairness, WebhookResponse
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.due import Packing
 from tidemark.protocol import errors
-from tidemark.protocol.retention import Retention
+from tidemark.protocol.expiry import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
 from tidemark.service.create import create

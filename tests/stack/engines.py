@@ -25,7 +25,7 @@ from tests.stack.dynamodb_server import DynamoDBServer
 from tests.stack.emulators import DEFAULT_REGION, VARIABLES, Ministack, environment_for
 from tidemark.aws.clients import refuse_cut_replies
 from tidemark.log.schema import table_definition
-from tidemark.server.lock import locked
+from tidemark.server.ports import locked
 
 ALL: Final = ("dynamodb", "s3", "sqs")
 TTL_ATTRIBUTE: Final = "ttl"

@@ -20,15 +20,21 @@ from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.subscriptions import fairness, lifecycle, pending
+from tidemark.subscriptions import lifecycle, pending, webhook
 from tidemark.subscriptions.deliveries import Deliverer
-from tidemark.subscriptions.fairness import SLOTS_OF_A_HOST, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import require_subscription
 from tidemark.subscriptions.notices import Appended, decode_notice
 from tidemark.subscriptions.pending import stream_key_of
 from tidemark.subscriptions.state import DeliveryFailure, due_ms, phase
 from tidemark.subscriptions.storage import load_marks, load_roster, remove_mark
-from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse
+from tidemark.subscriptions.webhook import (
+    SLOTS_OF_A_HOST,
+    SPARE_MS,
+    WEBHOOK_MS,
+    DeliveryFailed,
+    Fairness,
+    WebhookResponse,
+)
 from tidemark.subscriptions.workers import deliver_now
 from tidemark.wake.queue import WakeMessage
 
@@ -702,7 +708,7 @@ def test_a_slow_webhook_that_always_has_more_to_do_ends_its_function_in_time(sce
 def test_hung_webhooks_leave_room_to_others(scene: Scene, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     """Sixty never answer, and twenty messages are worked off at once: the slow ones have half of that, one
     host two. None has ended when the good one is delivered, also where all have one address."""
-    monkeypatch.setattr(fairness, "SLOW_SLOTS", 10)
+    monkeypatch.setattr(webhook, "SLOW_SLOTS", 10)
     scene.stream("events/a")
     names = [f"hung-{number}" for number in range(60)]
     for number, name in enumerate(names):

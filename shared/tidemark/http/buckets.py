@@ -21,9 +21,9 @@ from tidemark.protocol import messages
 from tidemark.protocol import snapshot as rules
 from tidemark.protocol.compaction import MODE_HEADER, Compaction
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
+from tidemark.protocol.expiry import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.protocol.stream_key import parse_listing
 from tidemark.service import buckets, snapshots
 

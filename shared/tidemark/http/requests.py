@@ -18,11 +18,10 @@ from tidemark.protocol.caching import parse_if_match
 from tidemark.protocol.compaction import COMPACTION_HEADERS, Compaction, parse_compaction
 from tidemark.protocol.create import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.errors import Malformed, PayloadTooLarge, UnsupportedEncoding
-from tidemark.protocol.expiry import parse_expiry
+from tidemark.protocol.expiry import AGE_HEADER, SIZE_HEADER, Retention, parse_expiry, parse_retention
 from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import PageStart, ReadFrom
 from tidemark.protocol.producer import parse_claim, parse_stream_seq
-from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
 from tidemark.protocol.sse import EVENT_ID
 from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_bucket_stream, parse_plain_path
 from tidemark.protocol.where import MessageFilter, parse_filter

@@ -16,10 +16,9 @@ from tidemark.log.tails import StreamHead
 from tidemark.protocol import caching
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.compaction import COMPACTION_HEADERS, Compaction
-from tidemark.protocol.expiry import deadline_ms
+from tidemark.protocol.expiry import AGE_HEADER, SIZE_HEADER, Retention, deadline_ms
 from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import EARLIEST, NOW, render_offset
-from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.protocol.where import MessageFilter
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created

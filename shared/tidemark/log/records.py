@@ -17,9 +17,8 @@ from tidemark.log.combining import Mailed
 from tidemark.log.pack_format import BatchTimes, BlockEntry, PackIndex, fast_zlib, message_ends
 from tidemark.protocol.compaction import NOT_YET, Compaction, Horizon
 from tidemark.protocol.create import ForkPoint
-from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.expiry import FOREVER, Expiry, Retention
 from tidemark.protocol.messages import ContentType
-from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 

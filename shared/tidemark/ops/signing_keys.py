@@ -22,7 +22,7 @@ from tidemark.engine.database import Database
 from tidemark.engine.table import EmbeddedTable
 from tidemark.log.dynamodb_table import DynamoDBTable
 from tidemark.protocol.errors import ProtocolError
-from tidemark.server.lock import locked
+from tidemark.server.ports import locked
 from tidemark.subscriptions import signing_keys
 
 

@@ -10,11 +10,10 @@ from typing import Final
 
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import Conflict, ContentTypeMismatch, Malformed
-from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.expiry import FOREVER, NEVER, Expiry, Retention
 from tidemark.protocol.header_values import parse_integer
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.offset import parse_token
-from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 
 

@@ -30,8 +30,7 @@ from tidemark.server import Application
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.connections import Limits
 from tidemark.server.http_server import GRACE_SECONDS, WILDCARDS, NotHealthy, loop_factory, serve
-from tidemark.server.lock import locked
-from tidemark.server.ports import LOOPBACK, listening_socket, port_of
+from tidemark.server.ports import LOOPBACK, listening_socket, locked, port_of
 from tidemark.server.request_log import RequestLog, report, write_audit_lines
 from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import InvalidSetting, Settings, parse_choice, parse_seconds

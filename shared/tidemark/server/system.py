@@ -38,12 +38,12 @@ from tidemark.service.stores import MEGABYTE, Stores
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
 from tidemark.settings import Settings
 from tidemark.subscriptions.deliveries import Deliverer
-from tidemark.subscriptions.fairness import Fairness
 from tidemark.subscriptions.notices import NotANotice, Notice, Subscribers, changed_from_write, decode_notice
 from tidemark.subscriptions.pending import remind
 from tidemark.subscriptions.records import ROSTER_PK
 from tidemark.subscriptions.signing_keys import connect_signing_keys
 from tidemark.subscriptions.storage import load_roster
+from tidemark.subscriptions.webhook import Fairness
 from tidemark.wake.follow import WakeByHub
 from tidemark.wake.notifier import message_from_write
 

@@ -17,7 +17,7 @@ from tidemark.log.schema import COMPACTED_EPOCH, DUE_SHARDS
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.compaction import Compaction
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, Busy
-from tidemark.protocol.retention import FOREVER, Retention
+from tidemark.protocol.expiry import FOREVER, Retention
 from tidemark.protocol.stream_key import ListingRequest
 from tidemark.service.delete import end
 from tidemark.service.load import load_due_head

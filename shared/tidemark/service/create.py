@@ -17,10 +17,9 @@ from tidemark.protocol import create as rules
 from tidemark.protocol import errors
 from tidemark.protocol.append import Append, Kind, Outcome, plan_appends
 from tidemark.protocol.compaction import MODE_HEADER, Compaction, decide_compaction
-from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.expiry import FOREVER, NEVER, Expiry, Retention
 from tidemark.protocol.messages import ContentType
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail

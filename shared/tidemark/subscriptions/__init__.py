@@ -2,6 +2,6 @@
 
 - Rules: `configuration`, `state`, `shared`. Storage: `records`, `storage`, `pending`.
 - Use cases, which `http` calls: `lifecycle`, `workers`, `takes`.
-- Work after an append, in two functions and in the server: `notices`, `deliveries`, `fairness`, `webhook`,
+- Work after an append, in two functions and in the server: `notices`, `deliveries`, `webhook`,
   `signing_keys`.
 """

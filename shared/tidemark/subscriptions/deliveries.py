@@ -36,7 +36,6 @@ from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.subscriptions import state, storage, workers
 from tidemark.subscriptions.configuration import SubscriptionKind, parse_webhook_url
-from tidemark.subscriptions.fairness import FIRST_MS, SPARE_MS, WEBHOOK_MS, Fairness
 from tidemark.subscriptions.lifecycle import activate
 from tidemark.subscriptions.notices import Appended, Notice, TimeCame, encode_notice
 from tidemark.subscriptions.pending import MAX_HOPS, PendingStream, count_hops, find_pending, stream_key_of
@@ -44,7 +43,15 @@ from tidemark.subscriptions.records import StreamFollower, StreamLink, Subscript
 from tidemark.subscriptions.signing_keys import SigningKeys
 from tidemark.subscriptions.state import DeliveryFailure, DeliveryState, Step
 from tidemark.subscriptions.storage import SubscriptionChanged
-from tidemark.subscriptions.webhook import DeliveryFailed, WebhookResponse, call_webhook
+from tidemark.subscriptions.webhook import (
+    FIRST_MS,
+    SPARE_MS,
+    WEBHOOK_MS,
+    DeliveryFailed,
+    Fairness,
+    WebhookResponse,
+    call_webhook,
+)
 
 _log = logging.getLogger("tidemark")
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from tidemark.protocol.compaction import Compaction
-from tidemark.protocol.retention import FOREVER, Retention
+from tidemark.protocol.expiry import FOREVER, Retention
 
 Item = dict[str, Any]
 """An item in DynamoDB's own JSON: `{"pk": {"S": "…"}, …}`, binary values in base64."""
