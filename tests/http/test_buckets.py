@@ -3,8 +3,6 @@
 import pytest
 
 from tests.http.asgi import TEXT, Door, Make
-from tests.support import Clock
-from tidemark.protocol.offset import render_offset
 
 
 @pytest.fixture
@@ -59,40 +57,6 @@ def test_unknown_methods_get_405_with_allowed_ones(door: Door, bucket: str, plac
 
 
 # --- listings -----------------------------------------------------------------------
-
-
-def test_a_listing_shows_each_stream_with_its_metadata(door: Door, bucket: str, clock: Clock) -> None:
-    now = door.process.stores.clock_ms()
-    charset = {"Content-Type": "text/plain; charset=utf-8"}
-    for name, more in (("user-2", {}), ("user-1", {"Stream-TTL": "60"}), ("other", {})):
-        door.put(f"{bucket}/{name}", charset | more, name.encode())
-    door.post(f"{bucket}/user-2", {"Stream-Closed": "true"})
-    answer = door.get(f"{bucket}/streams?prefix=user-&limit=1")
-    assert (answer.status, answer["cache-control"]) == (200, "no-store")
-    first = {
-        "stream_id": "user-1",
-        "status": "Open",
-        "content_type": "text/plain; charset=utf-8",
-        "tail_offset": 6,
-        "created_at_ms": now,
-        "last_write_at_ms": now,
-        "retained_offset": render_offset(0),
-        "compact": None,
-        "compacted_offset": None,
-        "etag": door.head(f"{bucket}/user-1")["etag"],
-        # A twentieth of the window more: reads record their use that seldom.
-        "expires_at_ms": now + 63_000,
-    }
-    page = {"stream_count": 1, "streams": [first], "next_cursor": "user-1", "has_more": True}
-    assert answer.json == {"bucket_id": bucket[1:], "prefix": "user-", **page}
-    rest = door.get(f"{bucket}/streams?prefix=user-&limit=1&after=user-1").json
-    assert [stream["status"] for stream in rest["streams"]] == ["Closed"]
-    assert (rest["next_cursor"], rest["has_more"]) == (None, False)
-    whole = door.get(f"{bucket}/streams").json
-    assert (whole["stream_count"], whole["prefix"]) == (3, "")
-    assert door.get(f"{bucket}/streams?prefix=&after=").json == whole
-    clock.advance(63_000)
-    assert door.get(f"{bucket}/streams").json["stream_count"] == 2
 
 
 def test_a_stream_in_a_bucket_can_be_forked(door: Door, bucket: str) -> None:

@@ -1,5 +1,6 @@
 """The control surface of subscriptions (§6, §7): bodies, statuses and codes."""
 
+import asyncio
 import itertools
 import json
 import time
@@ -56,40 +57,6 @@ IDLE |= dict.fromkeys(("next_attempt_at", "holder", "lease_until", "last_deliver
 def append(door: Door, path: str) -> None:
     door.put(f"/v1/stream/{path}", JSON)
     assert door.post(f"/v1/stream/{path}", JSON, b"1").status == 204
-
-
-def test_a_subscription_is_created_confirmed_read_and_deleted(door: Door, name: str) -> None:
-    append(door, f"{name}/a")
-    letters = {"max_attempts": 5, "dead_letter_stream": "letters"}
-    created = send(door, "PUT", at(name), pool(name, description="d", streams=["x"], **letters))
-    assert created.status == 201
-    made = created.json
-    assert made.pop("created_at").endswith("Z")
-    assert made == {
-        "id": name,
-        "subscription_id": name,
-        "type": "pull-wake",
-        "pattern": f"{name}/*",
-        "streams": [
-            {"path": f"{name}/a", "link_type": "glob", "acked_offset": "0000000000000002"},
-            {"path": "x", "link_type": "explicit", "acked_offset": "0000000000000000"},
-        ],
-        "webhook": None,
-        "wake_stream": "wake/pool",
-        "lease_ttl_ms": 30_000,
-        "status": "active",
-        "description": "d",
-        **letters,
-        "wake": IDLE,
-    }
-    assert send(door, "PUT", at(name), pool(name, description="d", streams=["x"], **letters)).status == 200
-    other = send(door, "PUT", at(name), pool(name))
-    assert (other.status, other.json["error"]["code"]) == (409, "SUBSCRIPTION_ALREADY_EXISTS")
-    assert door.get(at(name)).json == created.json
-    assert door.get(at(name).replace("/v1/stream/", "/v1/streams/")).json == created.json
-    assert [door.delete(at(name)).status for _ in range(2)] == [204, 204]
-    gone = door.get(at(name))
-    assert (gone.status, gone.json["error"]["code"]) == (404, "SUBSCRIPTION_NOT_FOUND")
 
 
 def test_claim_ack_and_release(door: Door, name: str) -> None:
@@ -503,3 +470,14 @@ def test_an_empty_take_waits_for_an_append_or_the_end_of_a_lease(tidemark_url: s
                 httpx.post(stream, json=["late"]).raise_for_status()
             [message] = waiting.result().json()["messages"]
             assert (message["data"], message["delivery"]) == ("late", delivery)
+
+
+def test_takes_of_each_event_loop_have_a_lock_of_their_own(server: Door) -> None:
+    """The local gateway's environments share a backend: a lock of another loop cannot be waited for."""
+
+    async def turn() -> asyncio.Lock:
+        return server.backend.turn("s")
+
+    with asyncio.Runner() as one, asyncio.Runner() as other:
+        first, again, third = (runner.run(turn()) for runner in (one, one, other))
+    assert first is again is not third

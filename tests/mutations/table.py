@@ -76,9 +76,6 @@ def _bug(block: str) -> Bug:
 
 
 _TABLE = r"""
-a trim does not wait for forks
-    janitor.sweep:trim caught by service/test_snapshots.py
-    record.references => False
 the trigger and the readers may read what was there a while ago
     log.dynamodb_table:DynamoDBTable.query caught by wake/test_interleavings_of_the_code.py
     ConsistentRead=True => ConsistentRead=False
@@ -120,36 +117,18 @@ two workers of a shared subscription have one message
 a late worker's receipt counts
     subscriptions.shared:apply_receipts caught by subscriptions/test_shared.py
     message.deliveries != deliveries => False
-a write that meets itself counts as lost
-    log.append:check_landed caught by faults/test_rules_of_the_proof.py
-    winner.append_id != entry.append_id => True
 a deletion of a bucket that may have landed is answered as if it had not
     log.buckets:_check_deleted caught by faults/test_lost_replies.py
     refused.maybe_landed and since_ms > mark.ended_ms => False
 a creation that may have landed is answered as if it had not
     log.lifecycle:_check_created caught by faults/test_lost_replies.py
     maybe_landed and found.created_ms >= record.created_ms => False
-a stream ends as if no fork had been made of it meanwhile
-    log.lifecycle:if_unreferenced caught by service/test_forks.py
-    tables.AllOf(tables.equals(schema.INCARNATION, incarnation), NONE_LEFT)
-        => tables.equals(schema.INCARNATION, incarnation)
-a fork is made of a source that was compacted beyond it meanwhile
-    log.lifecycle:add_reference
-        caught by service/test_forks.py::test_a_fork_is_made_of_its_source_as_compacted_by_then
-    at_most(schema.COMPACTED, made.compacted), shows_snapshot => shows_snapshot
 a fork is made below what its source has compacted
     service.create:fork_origin caught by janitor/test_compacted_forks.py
     anchor < record.compacted => False
 a late copy of a pass's last write puts back which deletions may go
     log.packs:commit_horizon caught by faults/test_late_writes.py
     _is(schema.COMPACTED, record.compacted), is_before) => _is(schema.COMPACTED, record.compacted))
-a lower snapshot takes the place of one that landed meanwhile
-    log.retention:_move_pointer caught by service/test_snapshots.py
-    at_most(schema.RETAINED, snapshot.offset), shows_snapshot(record.snapshot)
-        => if_live(record.incarnation)
-batches below a snapshot are removed while a writer may know them for the tail
-    service.snapshots:_commit caught by service/test_snapshots.py
-    stores.clock_ms() + RECLAIM_AFTER_MS => stores.clock_ms()
 a reader does not skip batches that a pack holds
     log.chain:ChainWalk._in_order caught by janitor/test_packs_interleaved.py
     link.start < reached and self._last is not None => False
@@ -197,10 +176,6 @@ a janitor takes another's pack for its own
 mail is committed by the second batch, though the first one holds it
     log.combining:ChainEnd.is_open caught by log/test_combining.py
     box == self.last_start and self.holds(mail_id) is None => box == self.last_start
-the state of a producer that a batch pushes out is lost
-    log.append:put_batch caught by faults/test_rules_of_the_proof.py
-    [tables.Write(item, condition=tables.IF_ABSENT), *states]
-        => [tables.Write(item, condition=tables.IF_ABSENT)]
 """
 
 BUGS = [_bug(block) for block in re.split(r"^(?=\S)", _TABLE.strip(), flags=re.MULTILINE) if block]

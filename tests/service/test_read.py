@@ -5,7 +5,7 @@ import pytest
 from tests.support import JSON, World, a_key, before, filled
 from tidemark.blobs import joined_key
 from tidemark.log.append import put_batch
-from tidemark.log.read import load_last, read_page
+from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import Item, log_pk
 from tidemark.protocol.caching import render_etag
@@ -37,23 +37,6 @@ def test_a_page_of_another_history_has_another_entity_tag(world: World) -> None:
     }
     assert len(tags) == 2
     assert (later.page.start, later.page.end) == (earlier.page.start, earlier.page.end)
-
-
-@pytest.mark.parametrize("limit", [1, 4, 5, 6, 7, 11, 12, 100])
-def test_each_page_begins_where_the_last_one_ended(world: World, limit: int) -> None:
-    process, key = filled(world, b"abcd", b"ef", b"ghijkl")
-    record = process.create(key).head.record
-    for start in (0, 1, 4, 5, 6):
-        data, position, up_to_date = b"", start, False
-        while not up_to_date:
-            stores = process.stores
-            page = read_page(stores.table, record, position, limit_bytes=limit, fill=stores.fill)
-            data += page.data
-            assert page.end > position, "every page brings the reader forward"
-            # Cut at a batch end, and over the limit only by a batch that is alone.
-            assert page.end - position <= limit or len(page.batches) == 1
-            position, up_to_date = page.end, page.up_to_date
-        assert data == b"abcdefghijkl"[start:]
 
 
 @pytest.mark.parametrize("size", [INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 1_000_000])

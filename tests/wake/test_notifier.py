@@ -81,7 +81,7 @@ _numbers = itertools.count(1)
 
 
 def record(incarnation: str, start: int = 0, *, name: str = "INSERT", **keys: str) -> dict[str, Any]:
-    """A stream record as AWS sends it, numbered. `test_pump.py` has every field."""
+    """A stream record as AWS sends it, numbered."""
     keys = {"pk": f"log/v1/a#{incarnation}", "sk": f"{start:016}"} | keys
     attributes = {key: {"S": value} for key, value in keys.items()}
     return {"eventName": name, "dynamodb": {"Keys": attributes, "SequenceNumber": f"{next(_numbers):021}"}}
