@@ -236,6 +236,11 @@ def subscribe(name: str, **asked: Any) -> dict[str, Any]:
     return put(f"{SUBSCRIBED}/{name}", json.dumps(asked).encode(), content_type="application/json")
 
 
+def take(name: str, **asked: Any) -> dict[str, Any]:
+    asked["worker"] = "w"
+    return post(f"{SUBSCRIBED}/{name}/take", json.dumps(asked).encode(), content_type="application/json")
+
+
 def webhook_at(url: str) -> dict[str, Any]:
     return {"type": "webhook", "webhook": {"url": url}}
 
@@ -279,6 +284,8 @@ def test_the_write_function(run: Run, webhook: tuple[str, list[dict[str, Any]]])
         (post("/v1/stream/watched/a", b"12345"), 204),
         (subscribe("late", type="pull-wake", streams=["watched/a"], wake_stream="wakes"), 201),
         (post(f"{SUBSCRIBED}/late/claim", b'{"worker": "w"}', content_type="application/json"), 409),
+        (subscribe("shared", type="shared", streams=["watched/a"]), 201),
+        (take("shared", wait_seconds=5), 200),
     ]
     report = run("WriteFunction", *(step for step, _ in steps), PUBLIC_URL=LOCAL_URL, PACK_AFTER_SECONDS="0")
     assert statuses(report) == [status for _, status in steps]
@@ -538,7 +545,7 @@ def test_moto_grants_what_a_function_asked_for(name: str, roles: Roles) -> None:
         ("LiveFunction", "dynamodb:BatchWriteItem", "table:", ["log/v1/a"]),
         ("LiveFunction", "sqs:DeleteQueue", "queue:another-queue", []),
         ("WriteFunction", "s3:DeleteObject", "object:log/a", []),
-        ("WriteFunction", "sqs:CreateQueue", "queue:tidemark-wake-1", []),
+        ("WriteFunction", "sqs:CreateQueue", "queue:another-queue", []),
         ("NotifierFunction", "dynamodb:GetItem", "table:", ["bucket/another-bucket"]),
         ("NotifierFunction", "dynamodb:PutItem", "table:", ["log/v1/a#1"]),
         ("NotifierFunction", "dynamodb:UpdateItem", "table:", ["log/v1/a#1"]),

@@ -137,11 +137,12 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """Render a long-poll (§5.7): 200 with data, 204 without."""
     cursor = caching.decide_cursor(request.cursor, now_ms, reading.record.incarnation)
     headers = _reading_headers(request, reading, now_ms, cursor, closed=False)
-    if reading.page.end == reading.page.start:
+    pieces = reading.page.pieces
+    if reading.page.up_to_date and not any(pieces):
         return Response(status_code=204, headers=headers)
     if request.read_from != NOW:
         headers["ETag"] = page_etag(reading, request.where)
-    return Response(render_body(reading.record.content_type, *reading.page.pieces), headers=headers)
+    return Response(render_body(reading.record.content_type, *pieces), headers=headers)
 
 
 def _reading_headers(
