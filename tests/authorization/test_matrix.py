@@ -304,3 +304,12 @@ def test_a_404_says_that_the_right_may_be_missing(way: Way, name: str) -> None:
     words = "Bucket does not exist, or this token has no right to it"
     for scope in ("write:v1", "read:*"):
         assert way("GET", "/no-such-bucket", bearer(scope)).error == words
+
+
+def test_a_take_requires_the_right_to_read_the_stream(way: Way) -> None:
+    name = make_scene(way)
+    shared, body = f"/v1/stream/__ds/subscriptions/{name}-shared", {"type": "shared", "streams": [name]}
+    assert way("PUT", shared, JSON | bearer(ADMIN), json.dumps(body).encode()).status == 201
+    work = f"write:v1/__ds/subscriptions/{name}*"
+    for scope, status in ((work, 404), (f"{work} read:v1/{name}", 200)):
+        assert way("POST", f"{shared}/take", JSON | bearer(scope), b'{"worker": "w"}').status == status

@@ -211,13 +211,16 @@ async def release_wake(backend: Served, name: Id, token: DeliveryToken, body: bo
 
 
 @router.post(f"{_ONE}/take", dependencies=_SEE, response_model=bodies.TakenMessages)
-async def take_messages(request: Request, backend: Served, name: Id, body: bodies.TakeMessages) -> Response:
+async def take_messages(
+    request: Request, backend: Served, name: Id, access: Granted, body: bodies.TakeMessages
+) -> Response:
     """Take messages of a shared subscription, and settle earlier ones (an extension).
 
     Each message goes to one worker, and comes again if it is not done when its lease ends."""
     wait_seconds = min(body.wait_seconds, backend.settings.long_poll_seconds)
     lease_ms = None if body.lease_seconds is None else round(body.lease_seconds * 1000)
-    asked = Take(body.settlement(), body.max_messages, lease_ms)
+    check_read = partial(_check, access, Right.READ)
+    asked = Take(body.settlement(), body.max_messages, lease_ms, check_read)
     try:
         with PROCESS.waiting("take") if body.wait_seconds else nullcontext():
             taking = take(backend, backend.turn(name), name, asked, wait_seconds)

@@ -50,11 +50,12 @@ _log = logging.getLogger("tidemark")
 
 class Take(NamedTuple):
     """What a worker settles and asks for; `most` is 0 for a worker that only settles. `lease_ms` None means
-    the lease of the subscription."""
+    the lease of the subscription. `check_read` raises unless the worker may read the stream."""
 
     settlement: Settlement = Settlement()
     most: int = 0
     lease_ms: int | None = None
+    check_read: Callable[[str], object] = str
 
 
 class Given(NamedTuple):
@@ -111,6 +112,8 @@ def take_now(stores: Stores, subscription_id: str, asked: Take) -> Taken:
 
     def step() -> Taken:
         record, state, found = _load(stores, subscription_id)
+        if asked.most:
+            asked.check_read(record.configuration.streams[0])
         stream, now_ms = require_live(found), stores.clock_ms()
         lifecycle.check_key(record.configuration, stream)
         until_ms = now_ms + (asked.lease_ms or record.configuration.lease_ttl_ms)
