@@ -20,16 +20,16 @@ PACKAGE: Final = ROOT / "shared" / "tidemark"
 #: The measured values when the limits were set, or little more; `docs/internals/code-health.md` has the
 #: targets.
 LIMITS: Final = {
-    "lines of the package": 40_760,
+    "lines of the package": 42_310,
     "files of the package": 213,
-    "imports, % of the package's lines": 7.35,
+    "imports, % of the package's lines": 7.3,
     "lines of template.yaml": 1_680,
     "parameters of the template": 31,
     "variables of the environment": 36,
     "lines of tests": 66_900,
     "lines of tests/stack": 3_870,
     "words of docs/": 35_450,
-    "private helpers used once, per 1,000 lines": 5.35,
+    "private helpers used once, per 1,000 lines": 5.2,
     "class names of several things": 0,
     "public names of several modules": 42,
     "functions of an append as deployed": 120,

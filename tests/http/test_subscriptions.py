@@ -424,34 +424,25 @@ def test_a_wrong_creation_says_what_would_be_right(door: Door, more: dict[str, A
 
 def test_workers_over_http(door: Door, name: str) -> None:
     """Bytes are base64, text is text. A longer wait than a long-poll's, and no receipt, is refused."""
+
+    def ask(which: str, call: str, **asked: object) -> Any:
+        return send(door, "POST", at(name + which, call), {"worker": "w"} | asked).json
+
     for each, content_type, sent in (("t", "text/plain", "é".encode()), ("b", "application/x", b"\xff")):
         door.put(f"/v1/stream/{name}/{each}", {"Content-Type": content_type}, sent)
-        made = send(
-            door, "PUT", at(name + each), {"type": "shared", "streams": [f"{name}/{each}"], "offset": "-1"}
-        )
-        assert made.status == 201
-    [text] = send(door, "POST", at(name + "t", "/take"), {"worker": "w"}).json["messages"]
-    [binary] = send(door, "POST", at(name + "b", "/take"), {"worker": "w", "lease_seconds": 1}).json[
-        "messages"
-    ]
+        shared = {"type": "shared", "streams": [f"{name}/{each}"], "offset": "-1"}
+        assert send(door, "PUT", at(name + each), shared).status == 201
+    [text], [binary] = ask("t", "/take")["messages"], ask("b", "/take", lease_seconds=1)["messages"]
     assert (text["data"], text["delivery"], text["offset"]) == ("é", 1, f"{2:016d}")
     assert (binary["data"], binary["encoding"]) == ("/w==", "base64")
-    shown = door.get(at(name + "t")).json
-    assert shown["shared"].pop("oldest_lease_until").endswith("Z")
-    assert shown["shared"] == {
-        "key": None, "offset": "-1", "committed_offset": f"{0:016d}", "under_way": 1, "waiting": 0,
-        "deliveries": 1,
-    }  # fmt: skip
-    assert send(door, "POST", at(name + "t", "/done"), {"worker": "w", "done": [text["receipt"]]}).json == {
-        "late": []
-    }
-    assert "is not a receipt" in str(
-        send(door, "POST", at(name + "t", "/done"), {"worker": "w", "done": ["x"]}).json
-    )
-    assert "less than or equal to 60" in str(
-        send(door, "POST", at(name + "t", "/take"), {"worker": "w", "wait_seconds": 99}).json
-    )
-    assert send(door, "POST", at(name + "t", "/take"), {"worker": "w", "max_messages": 1001}).status == 400
+    shown = door.get(at(name + "t")).json["shared"]
+    assert shown.pop("oldest_lease_until").endswith("Z")
+    counts = {"committed_offset": f"{0:016d}", "under_way": 1, "waiting": 0, "deliveries": 1}
+    assert shown == {"key": None, "offset": "-1"} | counts
+    assert ask("t", "/done", done=[text["receipt"]]) == {"late": []}
+    assert "is not a receipt" in str(ask("t", "/done", done=["x"]))
+    assert "less than or equal to 60" in str(ask("t", "/take", wait_seconds=99))
+    assert "less than or equal to 1000" in str(ask("t", "/take", max_messages=1001))
 
 
 def test_an_empty_take_waits_for_an_append_or_the_end_of_a_lease(tidemark_url: str) -> None:

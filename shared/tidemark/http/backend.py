@@ -85,7 +85,6 @@ class Backend(Process):
     calling: set[asyncio.Task[None]] = field(default_factory=set)
     #: Limits the first pages in memory if many event streams begin at once.
     first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
-
     #: The locks of `turn`, which last as long as one is used.
     turns: WeakValueDictionary[tuple[int, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
 

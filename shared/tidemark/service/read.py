@@ -134,13 +134,8 @@ def select(reading: Reading, where: MessageFilter) -> Reading:
         )
     if not page.batches:
         return reading
-    matches, kept, lengths, gaps, reached = (
-        where.make_rule(),
-        list[bytes](),
-        list[int](),
-        array("Q"),
-        page.start,
-    )
+    matches, kept, reached = where.make_rule(), list[bytes](), page.start
+    lengths, gaps = list[int](), array("Q")
     for batch in page.batches:
         data, at = batch.data or b"", 0
         for length, end in zip(batch.lengths, batch.each_message_end(), strict=True):

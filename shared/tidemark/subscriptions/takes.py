@@ -107,8 +107,7 @@ async def take(
 
 
 def take_now(stores: Stores, subscription_id: str, asked: Take) -> Taken:
-    """Settle and take, without waiting. Raises SubscriptionNotFound, InvalidSubscription, StreamNotFound, and
-    Busy."""
+    """Settle and take at once. Raises SubscriptionNotFound, InvalidSubscription, StreamNotFound, Busy."""
 
     def step() -> Taken:
         record, state, found = _load(stores, subscription_id)

@@ -245,9 +245,7 @@ async def read_or_wait(
     where: MessageFilter | None = None,
 ) -> Reading:
     """Read the data at the offset, or wait up to `wait_seconds` for data, and for a message that matches.
-
-    Raises as `read`, and StreamNotFound if the stream ends while the request waits.
-    """
+    Raises as `read`, and StreamNotFound if the stream ends while the request waits."""
     deadline = time.monotonic() + wait_seconds
     reading = await process.run(partial(read, process.stores, key, read_from, cursor))
     if where is not None:
