@@ -129,6 +129,10 @@ prove: ## all that a change must pass, as CI runs it
 bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
 	@$(VENV) -m benchmarks $(ARGS)
 
+.PHONY: benchpeers
+benchpeers: $(BENCH) ## appends beside Redis streams and NATS JetStream (Debian: redis-server, nats-server)
+	@$(VENV) -m benchmarks.peers $(ARGS)
+
 .PHONY: guard
 guard: $(DEV) ## calls, CPU, cold starts and the layer's size against their limits (after make build)
 	@$(VENV) -m benchmarks.guard $(ARGS)
