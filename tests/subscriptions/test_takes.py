@@ -15,7 +15,7 @@ from tidemark.protocol.errors import InvalidSubscription, StreamNotFound, Subscr
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.retention import trim_below
-from tidemark.subscriptions import storage
+from tidemark.subscriptions import storage, takes
 from tidemark.subscriptions.configuration import SubscriptionConfiguration, SubscriptionKind, normalize
 from tidemark.subscriptions.lifecycle import add_streams, subscribe, unsubscribe
 from tidemark.subscriptions.shared import Settlement
@@ -69,6 +69,14 @@ def test_each_message_goes_to_one_worker_and_comes_again_after_its_lease(scene: 
     late = take(scene.worker, 0, done=receipts(held))
     assert late.late == receipts(held)[:1]
     assert [each.end for each in late.window.messages if not each.done] == [2, 8, 10]
+
+
+def test_a_process_remembers_few_streams(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takes, "_MOST_REMEMBERED", 1)
+    share(scene, 1)
+    scene.worker.stores.shared_streams["ended"] = JOBS
+    assert data(take(scene.worker)) == [1]
+    assert [*scene.worker.stores.shared_streams] == ["s"]
 
 
 def test_a_message_of_a_batch_is_one_message(scene: Scene) -> None:

@@ -1,12 +1,12 @@
-"""A shared subscription: the workers of a stream take its messages, each message goes to one of them.
+"""A shared subscription gives each message of a stream to one worker.
 
     waiting ──take──▶ under way ──done──▶ done ──all before it are done──▶ committed
        ▲                  │
        └──release, or the lease is over: the next take gives the message again, counted once more
 
 The state is an offset, before which every message is done, and a window of at most 1,000 messages behind it.
-A receipt names a message and the count of its deliveries. So the receipt of a late worker changes nothing
-once another worker has the message.
+A receipt names a message and the count of its deliveries. The receipt of a late worker changes nothing once
+another worker has the message.
 
 Every function returns the next state. The caller commits it with one conditional write.
 """
@@ -33,8 +33,8 @@ _RECEIPT: Final = re.compile(r"([0-9a-f]{1,14})-([0-9a-f]{1,8})-([0-9a-f]{8})")
 
 
 class SharedMessage(NamedTuple):
-    """A message of the window, by its end offset. `until_ms` is the end of its lease; None: no worker has it.
-    `key` is the hash of its key; 0: none. If two keys have one hash, their messages share an order."""
+    """A message of the window, by its end offset. `until_ms` is the end of its lease, or None if no worker
+    has the message. `key` is the hash of the message's key, or 0. Keys with one hash share an order."""
 
     end: int
     deliveries: int = 0
@@ -71,9 +71,9 @@ class Settlement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`committed` is an offset of the stream `stream_incarnation`; `deliveries` counts all of them. `back`:
-    the bytes from the start of its batch to `end`, if `end` is within a batch, because a read from a batch's
-    start takes one query."""
+    """The state. `committed` is an offset in the stream `stream_incarnation`. `deliveries` counts the given
+    messages. `back` is the distance from `end` to the start of its batch in bytes, or 0 between batches: a
+    read from a batch's start takes one query."""
 
     stream_incarnation: str
     committed: int
@@ -179,7 +179,7 @@ def _advance(window: Window) -> Window:
 
 
 def read_from(window: Window, now_ms: int) -> int | None:
-    """The offset from which to read the messages that may be given; None if there is nothing to give."""
+    """Return the offset from which to read the messages to give, or None if no message can be given."""
     start, busy = window.committed, set[int]()
     for each in window.messages:
         if each.is_open(now_ms) and each.key not in busy:
@@ -224,30 +224,19 @@ def hash_key(digest: bytes) -> int:
 
 def encode_window(window: Window) -> bytes:
     """Columns of JSON, deflated, because DynamoDB bills a write by the kilobyte."""
-    messages, first = (
-        window.messages,
-        min(filter(None, (each.until_ms for each in window.messages)), default=0),
-    )
+    messages = window.messages
+    first = min(filter(None, (each.until_ms for each in messages)), default=0)
     sizes = [later - earlier for earlier, later in pairwise((window.committed, *(m.end for m in messages)))]
     leases = [None if each.until_ms is None else each.until_ms - first for each in messages]
     counts, states = [each.deliveries for each in messages], [int(each.done) for each in messages]
-    columns = [
-        window.deliveries,
-        window.back,
-        first,
-        sizes,
-        counts,
-        leases,
-        states,
-        [m.key for m in messages],
-    ]
+    keys = [each.key for each in messages]
+    columns = [window.deliveries, window.back, first, sizes, counts, leases, states, keys]
     return zlib.compress(orjson.dumps(columns), wbits=_RAW)
 
 
 def decode_window(stream_incarnation: str, committed: int, encoded: bytes) -> Window:
-    deliveries, back, first, sizes, counts, leases, states, keys = orjson.loads(
-        zlib.decompress(encoded, _RAW)
-    )
+    columns = orjson.loads(zlib.decompress(encoded, _RAW))
+    deliveries, back, first, sizes, counts, leases, states, keys = columns
     ends = list(accumulate(sizes, initial=committed))[1:]
     until_ms = [None if lease is None else first + lease for lease in leases]
     rows = zip(ends, counts, until_ms, map(bool, states), keys, strict=True)

@@ -44,6 +44,8 @@ _LEAST_BYTES: Final = 64 * 1024
 _LARGEST_BYTES: Final = 3 * MEGABYTE
 #: While messages are under way, a waiting take looks again after this time.
 _LOOK_SECONDS: Final = 1.0
+#: Most subscriptions whose stream a process remembers, which saves a call for each take.
+_MOST_REMEMBERED: Final = 10_000
 
 _log = logging.getLogger("tidemark")
 
@@ -157,6 +159,8 @@ def _load(
         raise SubscriptionNotFound  # It is being deleted.
     key = stream_key_of(record.configuration.streams[0])
     if key != known:
+        if len(stores.shared_streams) >= _MOST_REMEMBERED:
+            stores.shared_streams.clear()
         stores.shared_streams[subscription_id] = key
         stream = load_stream(stores.table, key)
     return record, state, stream
