@@ -23,7 +23,8 @@ from tidemark.cli.terminal import ProgressLine, as_json, described, show, show_r
 from tidemark.cli.tokens import token
 from tidemark.cli.transfer import cp
 from tidemark.client import NotFound, StreamGone
-from tidemark.client.server import STREAM_ROOT, listing_of, stream_path
+from tidemark.client.core import STREAM_ROOT
+from tidemark.client.server import listing_of, stream_path
 
 _HELPS: Final = {"help_option_names": ["-h", "--help"]}
 
@@ -275,8 +276,7 @@ def get(server: RemoteServer, stream: str, at: str | None) -> None:
     """Print the snapshot as it was published. With --json: its offset, content type and size."""
     found = server.stream(stream).snapshot(at)
     if as_json():
-        told = {"offset": found.offset, "content_type": found.content_type, "bytes": len(found.data)}
-        show(told, "")
+        show({"offset": found.offset, "content_type": found.content_type, "bytes": len(found.data)}, "")
     else:
         out = sys.stdout.buffer
         out.write(visible_bytes(found.data) if out.isatty() else found.data)

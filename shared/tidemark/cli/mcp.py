@@ -22,7 +22,8 @@ from tidemark.cli.commands import FAILURES, RemoteServer, failure_text, server_o
 from tidemark.cli.messages import Placed, chunks_of, formatted, json_member, placed
 from tidemark.client import AsyncStream, Retry
 from tidemark.client.chunks import is_json
-from tidemark.client.server import STREAM_ROOT, listing_of
+from tidemark.client.core import STREAM_ROOT
+from tidemark.client.server import listing_of
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import parse_plain_path, stream_of_bucket
 

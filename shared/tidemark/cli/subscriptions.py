@@ -15,7 +15,7 @@ import msgspec
 from tidemark.cli.commands import RemoteServer, asks_a_server
 from tidemark.cli.terminal import described, show, show_rows
 from tidemark.client import MalformedReply
-from tidemark.client.server import subscription_path
+from tidemark.client.core import subscription_path
 
 _ID: Final = click.argument("subscription", metavar="ID")
 

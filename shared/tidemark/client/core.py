@@ -68,6 +68,8 @@ Default: TypeAlias = Callable[[Any], Any]
 #: The server waits this long for an upstream's headers, and AWS 25 s. A call fails after 60 s without them.
 _UPSTREAM_SECONDS: Final = 61.0
 _CALL_SECONDS: Final = 55.0
+STREAM_ROOT: Final = "/v1/stream/"
+SUBSCRIPTIONS: Final = f"{STREAM_ROOT}__ds/subscriptions"
 #: A larger snapshot is uploaded to the object store, and then published.
 _DIRECT_BYTES: Final = 4 * 1024 * 1024
 _SNAPSHOT_BYTES: Final = 5 * 1024**3
@@ -298,11 +300,11 @@ class Protocol(ReadOperations, Generic[DataT]):
 
     def take(self, subscription: str, settled: Mapping[str, Sequence[str]], **asked: float) -> Steps[Any]:
         """Settle messages of a shared subscription; take others if any are asked for."""
-        root, is_plain, _ = self.url.partition("/v1/stream/")
+        root, is_plain, _ = self.url.partition(STREAM_ROOT)
         if not is_plain:
             raise ValueError(f"{self.url} is no stream of the plain surface, and has no subscriptions")
-        place = f"{root}/v1/stream/__ds/subscriptions/{quote(subscription, safe='')}"
-        url, headers = f"{place}/{'take' if asked else 'done'}", {"Content-Type": "application/json"}
+        url = f"{root}{subscription_path(subscription)}/{'take' if asked else 'done'}"
+        headers = {"Content-Type": "application/json"}
         body = json.dumps({"worker": f"python-{getpid()}", **settled, **asked}).encode()
         waits = asked.get("wait_seconds", 0.0)
         reply = yield from exchange(Request("POST", url, headers, body=body, wait_seconds=waits), self.retry)
@@ -387,3 +389,7 @@ def _may_call_again(reply: Reply | Lost) -> bool:
         return True
     has_failed = "upstream-status" in reply.headers or b"UPSTREAM_ERROR" in reply.body
     return not has_failed and not (reply.status == 504 and reply.seconds > _CALL_SECONDS)
+
+
+def subscription_path(subscription_id: str) -> str:
+    return f"{SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"

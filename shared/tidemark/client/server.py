@@ -6,22 +6,19 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from tidemark.client import wire
 from tidemark.client.blocking import BlockingDriver, Stream
-from tidemark.client.core import CreateOptions
+from tidemark.client.core import STREAM_ROOT, SUBSCRIPTIONS, CreateOptions, subscription_path
 from tidemark.client.errors import MalformedReply
 from tidemark.client.exchange import Reply, Request, Steps, exchange
 from tidemark.protocol.offset import render_offset
 
 _T = TypeVar("_T")
-
-STREAM_ROOT: Final = "/v1/stream/"
-SUBSCRIPTIONS: Final = f"{STREAM_ROOT}__ds/subscriptions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +150,6 @@ def listing_of(begun: str) -> tuple[str, str, str]:
     if begun.startswith("/") and slash:
         return f"/{bucket}/streams", prefix, f"/{bucket}/"
     return "/v1/streams", begun, ""
-
-
-def subscription_path(subscription_id: str) -> str:
-    return f"{SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
 
 
 def _time(ms: int) -> datetime:
