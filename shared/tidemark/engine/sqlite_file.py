@@ -77,8 +77,10 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as failure:
         # SQLite cannot create the files of the write-ahead log. A log without commits needs none: it is
         # empty, or has the zeros of `lengthen_log` in place of its header of 32 bytes.
-        log = Path(f"{path}-wal")
-        if log.exists() and any(log.read_bytes()[:32]):
+        log, header = Path(f"{path}-wal"), b""
+        with suppress(FileNotFoundError), log.open("rb") as file:
+            header = file.read(32)
+        if any(header):
             raise UnusableDatabase(
                 f"{path} cannot be opened in a read-only folder ({failure}): {log.name} has commits that are "
                 "not in it yet; copy the folder to a writable place, and give the path of the copy"
